@@ -1,0 +1,89 @@
+# ddpipe: make [deps|run|test|lint|format|install|clean], see README.md.
+#   make SAN=address|undefined|thread …   builds in build/<SAN>/, programs in build/<SAN>/bin
+#   make CC=… CFLAGS=… ARCH=native        compiler, its flags, and the machine to build for
+
+VERSION  := 0.1.0
+PROGRAMS := fetch prep loader trainer aggregator
+B        := build/$(or $(SAN),release)
+BIN      := $(if $(SAN),$(B)/bin,bin)
+PREFIX   ?= /usr/local
+
+CC       := gcc
+CXX      := g++
+CFLAGS   ?= -O3 -g
+ARCH     ?= x86-64-v2
+WARN     := -Wall -Wextra -Wshadow -Wconversion -Werror
+BOTH     := $(CFLAGS) -march=$(ARCH) -fopenmp -pthread -I. -D_GNU_SOURCE \
+            -DDDPIPE_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
+LIBS     := -lzmq -lcrypto -ljansson -lm
+LIBS_fetch   := -lcurl -larchive
+LIBS_prep    := -lpng -lz
+LIBS_trainer := -ldnnl -lgloo -lstdc++
+
+sources   = $(wildcard $(1)/*.c) $(wildcard $(1)/*.cc)
+objects   = $(patsubst %,$(B)/%.o,$(call sources,$(1)))
+ARCHIVES := $(PROGRAMS:%=$(B)/%.a) $(B)/lib.a
+TESTS    := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/*.c tests/tools/*.c tests/parity/*.c))
+
+.PHONY: all $(PROGRAMS) tests deps run test lint format install clean
+.SECONDARY:
+
+all: $(PROGRAMS)
+$(PROGRAMS): %: $(BIN)/%
+tests: $(TESTS)
+
+# A program is its main file and the archive of its folder's other files.
+$(BIN)/%: $(B)/%.a $(B)/lib.a Makefile
+	@mkdir -p $(@D)
+	$(CC) $(BOTH) -o $@ $(B)/$*/$*.c.o $(B)/$*.a $(B)/lib.a $(LIBS_$*) $(LIBS)
+
+$(B)/tests/%: tests/%.c $(ARCHIVES) Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -MF $@.d -o $@ $< $(ARCHIVES) \
+	    $(foreach p,$(PROGRAMS),$(LIBS_$(p))) $(LIBS) -lcmocka
+
+define archive
+$(B)/$(1).a: $(call objects,$(1))
+	@rm -f $$@
+	ar rcs $$@ $(filter-out $(B)/$(1)/$(1).c.o,$(call objects,$(1)))
+endef
+$(foreach a,$(PROGRAMS) lib,$(eval $(call archive,$(a))))
+
+$(B)/%.c.o: %.c Makefile | $(B)/deps.ok
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -c -o $@ $<
+$(B)/%.cc.o: %.cc Makefile | $(B)/deps.ok
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 $(BOTH) -Wall -Wextra -Werror -MMD -c -o $@ $<
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
+
+# What is missing is named with its package; nothing is guessed.
+$(B)/deps.ok:
+	@jobs/deps.sh check build && mkdir -p $(@D) && touch $@
+deps:
+	jobs/deps.sh install build run test
+
+# The main job: MODEL=speednet (the quick recipe), vgg11 or wideresnet; more options in OPTS.
+MODEL ?= speednet
+run:
+	@jobs/deps.sh check build run 2>/dev/null || jobs/deps.sh install build run
+	@$(MAKE) --no-print-directory all
+	jobs/run_pipeline.sh --recipe $(MODEL) $(if $(WIDTH),--width $(WIDTH)) $(OPTS)
+
+test:
+	@jobs/deps.sh check build run test 2>/dev/null || jobs/deps.sh install build run test
+	@$(MAKE) --no-print-directory all tests
+	BIN=$(abspath $(BIN)) TESTBIN=$(abspath $(B)/tests) tests/run.sh $(SUITES)
+
+lint: all
+	B=$(B) tests/lint.sh
+format:
+	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu')
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/libexec/ddpipe/bin $(DESTDIR)$(PREFIX)/libexec/ddpipe/jobs $(DESTDIR)$(PREFIX)/bin
+	install -m755 $(PROGRAMS:%=$(BIN)/%) $(DESTDIR)$(PREFIX)/libexec/ddpipe/bin
+	cp -R jobs/. $(DESTDIR)$(PREFIX)/libexec/ddpipe/jobs
+	ln -sf ../libexec/ddpipe/jobs/run_pipeline.sh $(DESTDIR)$(PREFIX)/bin/ddpipe
+clean:
+	rm -rf build $(PROGRAMS:%=bin/%)
