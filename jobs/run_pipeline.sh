@@ -1,0 +1,236 @@
+#!/usr/bin/env bash
+# run_pipeline.sh: trains on one node: fetch, prep, then the aggregator and a loader and a trainer per
+# rank. Epoch lines come on stdout; everything else about the run is in its folder.
+#
+# Whichever process fails first ends the run, and is named. Cleaning up is guard.sh's work: it runs
+# beside this script and notices its end.
+set -uo pipefail
+
+jobs=$(dirname "$(readlink -f "$0")")
+bin=${BIN:-$jobs/../bin}
+programs=(fetch prep loader trainer aggregator)
+
+usage='usage: run_pipeline.sh [OPTION]…
+
+  --recipe NAME           take options from jobs/recipes/NAME.opts; the command line overrides
+  --dataset NAME          fetch this data set (cifar10)
+  --data DIR              or use the data set in DIR
+  --ranks-per-node N      ranks, each a loader and a trainer (1); --num-gpus N means the same
+  --global-batch-size B   divided by the ranks; --batch-size is that of one rank
+  --run-dir DIR           a new folder for logs and results (runs/TIME-MODEL)
+  --keep-store            leave the decoded data set in shared memory for the next run
+
+Every other option is passed to each of the programs that have it: see --help of
+fetch, prep, loader, trainer and aggregator.
+Ends with 0; 1: input or result is wrong; 100: wrong usage; 111: system or peer failed.'
+
+# shellcheck source=jobs/options.sh
+. "$jobs/options.sh"
+
+say() { echo "run_pipeline: $*" >&2; }
+refuse() { say "$@" && finish 100; }
+give_up() { say "$@" && finish 111; }
+
+# ---- what each program is told -------------------------------------------------------------------
+
+command_of() { # PROGRAM [RANK]: fills command[]
+    local program=$1 rank=${2:-0}
+    local -n options=options_$program
+    command=("$bin/$program" "${options[@]}")
+    case $program in
+    prep) command+=(--data "$data" --owner-pid "$$") ;;
+    loader) command+=(--store "$store" --rank "$rank" --world-size "$world" --endpoint "ipc://$folder/loader.$rank") ;;
+    trainer)
+        [ "${given[device]:-}" != cuda ] || command[0]=$bin/trainer-cuda
+        command+=(--rank "$rank" --world-size "$world" --local-rank "$rank" --local-world-size "$world"
+            --endpoint "ipc://$folder/loader.$rank" --metrics "ipc://$folder/metrics")
+        ((rank > 0)) || command+=(--save "$run/model.safetensors")
+        ;;
+    aggregator) command+=(--listen "ipc://$folder/metrics" --world-size "$world" --metrics "$run/metrics.jsonl") ;;
+    esac
+}
+
+# ---- the run's folder ----------------------------------------------------------------------------
+
+text() { # STRING: as JSON
+    local s=${1//\\/\\\\}
+    s=${s//\"/\\\"} s=${s//$'\n'/\\n} s=${s//$'\t'/\\t}
+    printf '"%s"' "$s"
+}
+
+make_run_dir() {
+    local model
+    model=${given[model]:-$("$bin/trainer" --print-config | sed -n 's/.*"model": *"\([^"]*\)".*/\1/p')}
+    run=${given[run-dir]:-runs/$(date +%Y%m%d-%H%M%S)-$model}
+    if [ -d "$run" ] && [ -n "$(ls -A "$run")" ]; then refuse "--run-dir \"$run\" is not empty"; fi
+    mkdir -p "$run" || give_up "cannot make the run's folder \"$run\""
+    run=$(cd "$run" && pwd)
+}
+
+print_config() { # every setting of the run, as JSON
+    local program
+    echo '{'
+    echo "\"command_line\": $(text "$command_line"),"
+    echo "\"git_commit\": $(text "$(git -C "$jobs" describe --always --abbrev=40 --dirty --exclude="*" 2>/dev/null || echo unknown)"),"
+    echo "\"world_size\": $world,"
+    echo "\"machine\": {\"hostname\": $(text "$(uname -n)"), \"kernel\": $(text "$(uname -sr)"), \"cores\": $(nproc),"
+    echo "  \"cpu\": $(text "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"),"
+    echo "  \"memory_kb\": $(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)}"
+    for program in "${programs[@]}"; do
+        command_of "$program" 0
+        printf ',"%s": %s\n' "$program" "$("${command[@]}" --print-config)"
+    done
+    echo '}'
+}
+
+check_options() { # each program checks its own, before anything is started
+    local program code
+    for program in "${programs[@]}"; do
+        command_of "$program" 0
+        "${command[@]}" --print-config >/dev/null || { code=$? && finish "$code"; }
+    done
+}
+
+# ---- processes -----------------------------------------------------------------------------------
+
+declare -A running=() # pid → name
+failed=()             # "name code", as they came
+trainers_left=0
+guard_pid=''
+
+log_of() { # NAME: trainer[1] → …/trainer.1.log
+    local file=${1/\[/.}
+    case $1 in
+    timer) echo /dev/null ;;
+    # A progress line is drawn on a terminal only: these two may have it.
+    fetch | aggregator) [ -t 2 ] && echo /dev/stderr || echo "$run/$file.log" ;;
+    *) echo "$run/${file/\]/}.log" ;;
+    esac
+}
+
+start() { # NAME COMMAND…: in a session of its own, so that all it starts can be ended with it
+    local name=$1 log
+    log=$(log_of "$1")
+    shift
+    (echo "$BASHPID" >&"$alive" && exec setsid "$@") 2>>"$log" &
+    running[$!]=$name
+}
+
+timer() { # SECONDS: supervise ends by then
+    [[ " ${running[*]} " == *" timer "* ]] || start timer sleep "$1"
+}
+
+supervise() { # until all that was started has ended, or something failed
+    local pid code name
+    while ((${#running[@]})); do
+        pid=''
+        wait -n -p pid "${!running[@]}"
+        code=$?
+        [ -n "${pid:-}" ] || give_up "lost sight of ${running[*]}"
+        name=${running[$pid]}
+        unset "running[$pid]"
+        echo "ended $pid" >&"$guard"
+        [ "$name" != timer ] || break
+        if ((code != 0)); then
+            failed+=("$name $code")
+            timer 0.5 # for those who know more about the cause
+        elif [[ $name == trainer* ]] && ((--trainers_left == 0)); then
+            timer 5
+        fi
+        [[ ${running[*]} != timer ]] || break
+    done
+    ((${#failed[@]} == 0)) || blame
+    for pid in "${!running[@]}"; do
+        [ "${running[$pid]}" = timer ] || give_up "${running[$pid]} did not end after the last trainer"
+    done
+    running=()
+}
+
+# A process that was killed is the cause, whatever else failed; then one that found input or result
+# wrong; 111 may be the echo of another's end.
+blame() {
+    local one best='' rank best_rank=9 name code log cause=''
+    for one in "${failed[@]}"; do
+        code=${one#* }
+        rank=$((code > 128 ? 0 : code == 111 ? 2 : 1))
+        if ((rank < best_rank)); then best=$one best_rank=$rank; fi
+    done
+    name=${best% *} code=${best#* }
+    log=$(log_of "$name")
+    if ((code > 128)); then
+        say "$name was killed by signal $((code - 128)) ($(kill -l "$code"))"
+        finish 111
+    fi
+    # On a terminal its error is above already.
+    [ "$log" = /dev/stderr ] || cause=$(tail -n 1 "$log")
+    say "$name failed with $code: ${cause#"$name: "}"
+    finish "$code"
+}
+
+finish() { # CODE: lets the guard end and remove what is left, and waits for it
+    trap '' INT TERM HUP
+    if [ -n "$guard_pid" ]; then
+        [ -z "${alive:-}" ] || exec {alive}>&-
+        exec {guard}>&-
+        wait "$guard_pid"
+    fi
+    exit "$1"
+}
+
+open_guard() {
+    coproc GUARD { exec setsid "$jobs/guard.sh" "$bin/prep" "$$"; }
+    # shellcheck disable=SC2153 # coproc sets it
+    guard_pid=$GUARD_PID guard=${GUARD[1]}
+    read -r folder <&"${GUARD[0]}" || give_up "cannot make a private folder under ${XDG_RUNTIME_DIR:-/tmp}"
+    exec {alive}>"$folder/alive"
+    [[ ! -v given[store-dir] ]] || echo "store-dir ${given[store-dir]}" >&"$guard"
+    [[ ! -v given[keep-store] ]] || echo keep-store >&"$guard"
+}
+
+# ---- the run -------------------------------------------------------------------------------------
+
+command_line=$(printf '%q ' "$0" "$@")
+for argument; do
+    if [[ $argument == --help || $argument == -h ]]; then echo "$usage" && exit 0; fi
+done
+ask_programs
+take_options "command line" "$@"
+[[ ! -v given[recipe] ]] || take_recipe "${given[recipe]}"
+for name in ranks-per-node num-gpus global-batch-size; do whole "$name"; done
+exclude data dataset
+exclude ranks-per-node num-gpus
+exclude batch-size global-batch-size
+derive
+
+trap 'finish 130' INT
+trap 'finish 143' TERM
+trap 'finish 129' HUP
+open_guard
+data=${given[data]:-?} store='?' run=${given[run-dir]:-.}
+check_options
+make_run_dir
+
+if [[ ! -v given[data] ]]; then
+    command_of fetch
+    start fetch "${command[@]}" >"$folder/data"
+    supervise
+    data=$(<"$folder/data")
+fi
+command_of prep
+start prep "${command[@]}" >"$folder/store"
+supervise
+store=$(<"$folder/store")
+print_config >"$run/config.json" || give_up "cannot write $run/config.json"
+
+trainers_left=$world
+command_of aggregator
+start aggregator "${command[@]}"
+for ((rank = 0; rank < world; rank++)); do
+    command_of loader "$rank"
+    start "loader[$rank]" "${command[@]}" >/dev/null
+    command_of trainer "$rank"
+    start "trainer[$rank]" "${command[@]}" >/dev/null
+done
+supervise
+say "results are in $run"
+finish 0
