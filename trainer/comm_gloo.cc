@@ -1,0 +1,146 @@
+/* comm_gloo.cc: the collectives by Gloo over TCP, behind comm.h. C++ ends here.
+ *
+ * Gloo asks a store for every rank's addresses: set() is called once, with this rank's, then get()
+ * for all. So set() is one gathering of all ranks, and get() reads what it gathered. */
+#include "trainer/comm.h"
+#include <cstring>
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "lib/log.h"
+}
+
+struct comm {
+    int rank, world_size;
+    std::shared_ptr<gloo::rendezvous::Context> context;
+    uint32_t tag;
+};
+
+namespace {
+
+class gathered_store : public gloo::rendezvous::Store {
+  public:
+    gathered_store(int size, comm_exchange *e, void *a) : world_size(size), exchange(e), arg(a) {}
+
+    void set(const std::string &, const std::vector<char> &mine) override {
+        uint32_t length = static_cast<uint32_t>(mine.size());
+        std::vector<char> slot(slot_bytes);
+        if (mine.size() + sizeof length > slot.size())
+            throw std::runtime_error("addresses of a rank take over 64 KiB");
+        std::memcpy(slot.data(), &length, sizeof length);
+        std::memcpy(slot.data() + sizeof length, mine.data(), mine.size());
+        all.resize(slot_bytes * static_cast<size_t>(world_size));
+        if (exchange(arg, slot.data(), slot.size(), all.data()))
+            throw std::runtime_error("the ranks' addresses could not be exchanged");
+    }
+
+    std::vector<char> get(const std::string &key) override {
+        const char *slot = all.data() + slot_bytes * static_cast<size_t>(std::stoi(key));
+        uint32_t length;
+        std::memcpy(&length, slot, sizeof length);
+        return std::vector<char>(slot + sizeof length, slot + sizeof length + length);
+    }
+
+    void wait(const std::vector<std::string> &) override {}
+    void wait(const std::vector<std::string> &, const std::chrono::milliseconds &) override {}
+
+  private:
+    static constexpr size_t slot_bytes = 1 << 16;
+    int world_size;
+    comm_exchange *exchange;
+    void *arg;
+    std::vector<char> all;
+};
+
+template <class F> int attempt(const char *operation, F call) {
+    try {
+        call();
+        return 0;
+    } catch (const std::exception &e) {
+        return fail(SYSTEM_FAILED, "%s: %s", operation, e.what());
+    }
+}
+
+template <class T> int sum(struct comm *c, T *x, size_t count) {
+    if (c->world_size == 1)
+        return 0;
+    return attempt("all-reduce", [&] {
+        gloo::AllreduceOptions o(c->context);
+        o.setOutput(x, count);
+        o.setReduceFunction(
+            static_cast<void (*)(void *, const void *, const void *, size_t)>(&gloo::sum<T>));
+        o.setTag(c->tag++);
+        gloo::allreduce(o);
+    });
+}
+
+} // namespace
+
+extern "C" int comm_open(struct comm **out, int rank, int world_size, const char *address,
+                         double timeout_seconds, comm_exchange *exchange, void *arg) {
+    std::unique_ptr<struct comm> c(new (std::nothrow) comm{rank, world_size, nullptr, 0});
+    if (!c)
+        return fail(SYSTEM_FAILED, "out of memory");
+    int rc = world_size == 1 ? 0 : attempt("connecting the ranks", [&] {
+        gathered_store store(world_size, exchange, arg);
+        auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address));
+        c->context = std::make_shared<gloo::rendezvous::Context>(rank, world_size);
+        c->context->setTimeout(
+            std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3)));
+        c->context->connectFullMesh(store, device);
+    });
+    if (!rc)
+        *out = c.release();
+    return rc;
+}
+
+extern "C" int comm_sum_f32(struct comm *c, float *x, size_t count) {
+    return sum(c, x, count);
+}
+extern "C" int comm_sum_f64(struct comm *c, double *x, size_t count) {
+    return sum(c, x, count);
+}
+
+extern "C" int comm_broadcast(struct comm *c, void *bytes, size_t size, int root) {
+    if (c->world_size == 1)
+        return 0;
+    return attempt("broadcast", [&] {
+        gloo::BroadcastOptions o(c->context);
+        o.setOutput(static_cast<char *>(bytes), size);
+        o.setRoot(root);
+        o.setTag(c->tag++);
+        gloo::broadcast(o);
+    });
+}
+
+extern "C" int comm_barrier(struct comm *c) {
+    if (c->world_size == 1)
+        return 0;
+    return attempt("barrier", [&] {
+        gloo::BarrierOptions o(c->context);
+        o.setTag(c->tag++);
+        gloo::barrier(o);
+    });
+}
+
+extern "C" int comm_rank(const struct comm *c) {
+    return c->rank;
+}
+extern "C" int comm_world_size(const struct comm *c) {
+    return c->world_size;
+}
+
+extern "C" void comm_close(struct comm **c) {
+    delete *c;
+    *c = nullptr;
+}

@@ -1,0 +1,183 @@
+/* train.c: see train.h. The source dictates the order: train batches, END, validation batches, END,
+ * then the next epoch. */
+#include "trainer/train.h"
+#include "lib/clock.h"
+#include "lib/log.h"
+#include "lib/stop.h"
+#include "trainer/ddp.h"
+#include <math.h>
+#include <stdlib.h>
+
+static double seconds(int64_t ns) {
+    return (double)ns / 1e9;
+}
+
+/* Labels of a batch, checked: the loss reads logits by them. */
+static int take_labels(struct train *t, const struct batch *b) {
+    for (uint32_t i = 0; i < b->count; i++) {
+        t->labels[i] = batch_label(b->labels, i);
+        if (t->labels[i] >= t->net->model.classes)
+            return fail(BAD_INPUT, "epoch %u, step %u, image %u: label %d, there are %d classes",
+                        b->epoch, b->step, i, t->labels[i], t->net->model.classes);
+    }
+    return 0;
+}
+
+static int forward(struct train *t, const struct batch *b, bool training, struct plan **plan,
+                   struct backend_loss *loss) {
+    struct shape shape = {(int)b->count, (int)b->c, (int)b->h, (int)b->w};
+    int rc = take_labels(t, b);
+    if (rc)
+        return rc;
+    *plan = net_plan(t->net, shape, training);
+    if (!*plan)
+        return SYSTEM_FAILED;
+    net_forward(t->net, *plan, b->pixels, (uint64_t)t->steps);
+    *loss = net_loss(t->net, *plan, t->labels, training ? (float)t->smoothing : 0);
+    return 0;
+}
+
+static int step(struct train *t, const struct batch *b, struct metric *m) {
+    struct plan *plan;
+    struct backend_loss loss;
+    int64_t began = clock_ns();
+    double rate = schedule_rate(&t->schedule, t->steps);
+    int rc = forward(t, b, true, &plan, &loss);
+    if (rc)
+        return rc;
+    if (!isfinite(loss.loss_sum))
+        return fail(BAD_INPUT,
+                    "the loss is %g at epoch %u, step %u (learning rate %g): lower --lr "
+                    "or warm up longer",
+                    loss.loss_sum, b->epoch, b->step, rate);
+    net_backward(t->net, plan, NULL, NULL);
+    int64_t computed = clock_ns();
+    rc = ddp_sum_grads(t->comm, t->net);
+    if (rc)
+        return rc;
+    int64_t summed = clock_ns();
+    optim_step(t->optim, t->net, rate, 1. / comm_world_size(t->comm));
+    t->steps++;
+    if (t->average)
+        average_step(t->average, t->net, t->steps);
+    m->learning_rate = rate;
+    m->loss_sum += loss.loss_sum;
+    m->correct += (uint64_t)loss.correct;
+    m->count += b->count;
+    m->images += b->count;
+    m->comm_seconds += seconds(summed - computed);
+    m->compute_seconds += seconds(clock_ns() - summed + computed - began);
+    return 0;
+}
+
+static int evaluate(struct train *t, const struct batch *b, struct metric *m) {
+    struct plan *plan;
+    struct backend_loss loss;
+    int64_t began = clock_ns();
+    int rc = forward(t, b, false, &plan, &loss);
+    if (rc)
+        return rc;
+    m->loss_sum += loss.loss_sum;
+    m->correct += (uint64_t)loss.correct;
+    m->count += b->count;
+    m->images += b->count;
+    m->compute_seconds += seconds(clock_ns() - began);
+    return 0;
+}
+
+static int progress(struct train *t, const struct metric *m, const struct batch *b) {
+    struct metric p = *m;
+    p.kind = METRIC_PROGRESS;
+    p.step = b->step;
+    p.steps = source_hello(t->source)->train_steps;
+    p.start_seconds = seconds(clock_ns() - t->began_ns);
+    return report_send(t->report, &p);
+}
+
+/* One phase of one epoch, to its END. */
+static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, struct metric *m) {
+    int64_t began = clock_ns(), waited = 0;
+    *m = (struct metric){.kind = METRIC_EPOCH,
+                         .epoch = epoch,
+                         .phase = phase == BATCH_TRAIN ? METRIC_TRAIN : METRIC_VAL};
+    for (;;) {
+        struct batch_message message;
+        int rc = source_next(t->source, &message, &waited);
+        if (rc)
+            return rc;
+        if (stop_requested())
+            return fail(SYSTEM_FAILED, "stopped by signal %d", stop_requested());
+        if (message.batch.phase != phase || message.batch.epoch != epoch)
+            return fail(BAD_INPUT, "the loader sent phase %d of epoch %u in phase %d of epoch %u",
+                        (int)message.batch.phase, message.batch.epoch, (int)phase, epoch);
+        m->seconds = seconds(clock_ns() - began);
+        if (message.kind == BATCH_END)
+            break;
+        rc = phase == BATCH_TRAIN ? step(t, &message.batch, m) : evaluate(t, &message.batch, m);
+        if (!rc && phase == BATCH_TRAIN) {
+            m->seconds = seconds(clock_ns() - began);
+            rc = progress(t, m, &message.batch);
+        }
+        if (rc)
+            return rc;
+    }
+    m->wait_seconds = seconds(waited);
+    m->start_seconds = seconds(clock_ns() - t->began_ns);
+    return report_send(t->report, m);
+}
+
+/* The same sums on every rank, so the same decision. */
+static int decide(struct train *t, const struct metric *val, bool *met) {
+    double sums[2] = {(double)val->correct, (double)val->count};
+    int rc = comm_sum_f64(t->comm, sums, 2);
+    if (rc)
+        return rc;
+    double accuracy = sums[1] > 0 ? sums[0] / sums[1] : 0;
+    t->in_a_row = t->target > 0 && accuracy >= t->target ? t->in_a_row + 1 : 0;
+    *met = t->target > 0 && t->in_a_row >= t->patience;
+    return 0;
+}
+
+static int run_epoch(struct train *t, uint32_t epoch, bool *met) {
+    struct metric m;
+    if (t->stem_bias_epochs && epoch == t->stem_bias_epochs + 1)
+        optim_freeze_stem(t->optim, t->net);
+    int rc = run_phase(t, epoch, BATCH_TRAIN, &m);
+    if (!rc)
+        rc = ddp_broadcast_stats(t->comm, t->net);
+    if (rc)
+        return rc;
+    if (t->average) {
+        average_swap(t->average, t->net);
+        rc = ddp_broadcast_stats(t->comm, t->net);
+    }
+    rc = rc ? rc : run_phase(t, epoch, BATCH_VAL, &m);
+    if (t->average)
+        average_swap(t->average, t->net);
+    return rc ? rc : decide(t, &m, met);
+}
+
+int train_run(struct train *t) {
+    const struct batch_hello *hello = source_hello(t->source);
+    uint32_t most =
+        hello->batch_size > hello->val_batch_size ? hello->batch_size : hello->val_batch_size;
+    t->labels = malloc(most * sizeof *t->labels);
+    if (!t->labels)
+        return fail(SYSTEM_FAILED, "out of memory");
+    t->began_ns = clock_ns();
+    struct metric m = {.kind = METRIC_HELLO, .steps = hello->train_steps};
+    int rc = report_send(t->report, &m);
+    bool met = false;
+    for (uint32_t epoch = 1; !rc && !met && epoch <= t->epochs; epoch++) {
+        if (t->max_steps && t->steps >= t->max_steps)
+            break;
+        rc = run_epoch(t, epoch, &met);
+    }
+    t->reason = rc              ? METRIC_FAILED
+                : met           ? METRIC_TARGET
+                : t->target > 0 ? METRIC_LIMIT
+                                : METRIC_DONE;
+    free(t->labels);
+    t->labels = NULL;
+    return rc;
+}

@@ -1,0 +1,40 @@
+/* train: the epoch loop: step, validate, report, decide. */
+#ifndef DDPIPE_TRAIN_H
+#define DDPIPE_TRAIN_H
+
+#include "trainer/average.h"
+#include "trainer/comm.h"
+#include "trainer/net.h"
+#include "trainer/optim.h"
+#include "trainer/report.h"
+#include "trainer/schedule.h"
+#include "trainer/source.h"
+
+struct train {
+    struct net *net;
+    struct optim *optim;
+    struct average *average; /* NULL: the raw weights are evaluated and saved */
+    struct comm *comm;
+    struct source *source;
+    struct report *report;
+    struct schedule schedule;
+    double smoothing;
+    int64_t epochs;           /* at most */
+    int64_t max_steps;        /* 0: no such limit */
+    double target;            /* validation accuracy; 0: none */
+    int64_t stem_bias_epochs; /* the whitening layer's bias stays put after them; 0: always did */
+    int64_t patience;         /* consecutive epochs at or above target */
+    /* state */
+    int64_t steps;    /* done */
+    int64_t in_a_row; /* epochs at or above target */
+    int64_t began_ns;
+    int32_t *labels;           /* of the current batch */
+    enum metric_reason reason; /* why it ended */
+};
+
+/* Runs to the stop rule, the limits, or a failure. Every rank takes the same decisions, from sums
+ * reduced over all ranks. A loss that is not finite ends the run at once (BAD_INPUT), naming epoch,
+ * step and learning rate. */
+int train_run(struct train *t);
+
+#endif
