@@ -42,10 +42,16 @@ gone() { # SECONDS: are all processes gone by then?
     ((status <= 128)) # above: the time is over
 }
 
-signal() { # NAME: to the groups of all processes that were not waited for
+signal() { # NAME: to every process, and to what its group still holds
     local pid
     for pid in "${!known[@]}"; do
-        [[ -v ended[$pid] ]] || kill -s "$1" -- "-$pid" "$pid"
+        # The number of one that was waited for may by now be a stranger's; while a group lives, the
+        # number is not given away.
+        if [[ ! -v ended[$pid] ]]; then
+            kill -s "$1" -- "$pid" "-$pid"
+        elif [[ ! -e /proc/$pid ]]; then
+            kill -s "$1" -- "-$pid"
+        fi
     done 2>/dev/null
 }
 

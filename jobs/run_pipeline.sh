@@ -124,7 +124,7 @@ supervise() { # until all that was started has ended, or something failed
     local pid code name
     while ((${#running[@]})); do
         pid=''
-        wait -n -p pid "${!running[@]}"
+        wait -n -p pid "${!running[@]}" 2>/dev/null # without the shell's own word on a kill
         code=$?
         [ -n "${pid:-}" ] || give_up "lost sight of ${running[*]}"
         name=${running[$pid]}
@@ -163,7 +163,8 @@ blame() {
     fi
     # On a terminal its error is above already.
     [ "$log" = /dev/stderr ] || cause=$(tail -n 1 "$log")
-    say "$name failed with $code: ${cause#"$name: "}"
+    cause=${cause#"$name: "}
+    say "$name failed with $code${cause:+: $cause}"
     finish "$code"
 }
 

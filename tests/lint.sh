@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # lint.sh: holds the tree against its rules; prints TAP, one test a rule, and what breaks it.
 # Needs the objects of a build (B, default build/release) for the names of symbols.
+# shellcheck disable=SC2317 # rule() calls the functions by their names
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 111
 build=${B:-build/release}
