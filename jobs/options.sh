@@ -51,7 +51,8 @@ take_options() { # WHERE ARG…: from the command line first, then from the reci
         name=${1#--} && name=${name%%=*}
         [[ -v kind[$name] ]] || refuse "$where: unknown option \"--$name\": is --$(nearest "$name") meant?"
         [[ $derived != *[[:space:]]"$name"[[:space:]]* ]] || refuse "$where: --$name is chosen by run_pipeline.sh"
-        [[ ! -v seen[$name] || ${kind[$name]} == list ]] || refuse "$where: --$name is given twice"
+        # The programs themselves know which of theirs may be repeated.
+        [[ ! -v seen[$name] || -v owners[$name] ]] || refuse "$where: --$name is given twice"
         if [[ ${kind[$name]} == flag ]]; then
             [[ $1 != *=* ]] || refuse "$where: --$name takes no value"
             value=yes

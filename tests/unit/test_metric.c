@@ -5,13 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/log.h"
 #include "lib/metric.h"
+
+#include <cmocka.h> /* last: it has a macro fail() */
 
 static const struct metric sample = {
     .kind = METRIC_EPOCH,
