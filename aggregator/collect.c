@@ -11,7 +11,6 @@
 #include "aggregator/stats.h"
 #include "lib/clock.h"
 #include "lib/log.h"
-#include "lib/progress.h"
 #include "lib/stop.h"
 
 enum { RANKS_TEXT = 256 };
@@ -27,7 +26,6 @@ struct collect {
     struct stats_summary last; /* epoch reported; epoch 0: none */
     uint32_t gone;             /* connections that ended */
     int64_t failed_ns;         /* when the first rank said that it failed; 0: none did */
-    struct progress progress;
 };
 
 static int report_ready(struct collect *c, bool ended) {
@@ -40,7 +38,6 @@ static int report_ready(struct collect *c, bool ended) {
         }
         c->last = stats_of_all(c->stats);
         stats_next(c->stats);
-        progress_clear(&c->progress);
         int error = report_epoch(c->out, &c->last);
         if (error)
             return error;

@@ -124,6 +124,9 @@ static void contradictions_are_refused(void **state) {
     m.seconds = -1;
     assert_int_equal(read_changed(&m), BAD_INPUT);
     m = sample;
+    m.start_seconds = INFINITY;
+    assert_int_equal(read_changed(&m), BAD_INPUT);
+    m = sample;
     m.comm_seconds = NAN;
     assert_int_equal(read_changed(&m), BAD_INPUT);
     m = sample;
