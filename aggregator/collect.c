@@ -4,13 +4,13 @@
  * supervises the run hears of the failure from the rank itself, which knows the cause. */
 #include "aggregator/collect.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "aggregator/roster.h"
 #include "aggregator/stats.h"
 #include "lib/clock.h"
 #include "lib/log.h"
+#include "lib/progress.h"
 #include "lib/stop.h"
 
 enum { RANKS_TEXT = 256 };
@@ -25,7 +25,9 @@ struct collect {
     struct stats *stats;
     struct stats_summary last; /* epoch reported; epoch 0: none */
     uint32_t gone;             /* connections that ended */
-    int64_t failed_ns;         /* when the first rank said that it failed; 0: none did */
+    struct progress progress;
+    uint32_t progress_epoch; /* that it is about; 0: none yet */
+    int64_t failed_ns;       /* when the first rank said that it failed; 0: none did */
 };
 
 static int report_ready(struct collect *c, bool ended) {
@@ -45,6 +47,20 @@ static int report_ready(struct collect *c, bool ended) {
     return 0;
 }
 
+/* Rank 0 speaks of itself; the others keep step with it. */
+static void show_progress(struct collect *c, const struct metric *m) {
+    char label[64];
+    if (m->epoch != c->progress_epoch) {
+        snprintf(label, sizeof label, "epoch %u of %u", (unsigned)m->epoch, (unsigned)m->epochs);
+        c->progress = progress_open(label, "images", 1);
+        c->progress_epoch = m->epoch;
+    }
+    if (m->step == 0)
+        return;
+    double images = (double)m->images * c->world_size;
+    progress_show(&c->progress, images, images / m->step * m->steps);
+}
+
 static int take(struct collect *c, zmq_msg_t *message) {
     struct metric m;
     int error = metric_read(zmq_msg_data(message), zmq_msg_size(message), &m);
@@ -52,6 +68,10 @@ static int take(struct collect *c, zmq_msg_t *message) {
         error = roster_hear(c->roster, &m, clock_ns());
     if (error)
         return error;
+    if (m.kind == METRIC_PROGRESS)
+        show_progress(c, &m);
+    else
+        progress_close(&c->progress);
     if (m.kind == METRIC_EPOCH) {
         error = stats_add(c->stats, &m);
         return error ? error : report_ready(c, false);
@@ -86,7 +106,10 @@ static int receive(struct collect *c) {
     zmq_msg_t message;
     zmq_msg_init(&message);
     int result = SYSTEM_FAILED;
-    switch (sock_recv(c->in, &message, deadline)) {
+    enum sock_event event = sock_recv(c->in, &message, deadline);
+    if (event != SOCK_OK)
+        progress_close(&c->progress);
+    switch (event) {
     case SOCK_OK: result = take(c, &message); break;
     case SOCK_TIMEOUT: result = timed_out(c); break;
     case SOCK_PEER_GONE: result = peer_gone(c); break;

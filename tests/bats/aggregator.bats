@@ -123,11 +123,25 @@ END
 @test "a silent rank is named" {
     listen 2 --timeout 1
     { printf '%s\n' 'hello 0 2' 'hello 1 2' 'train 0 2 1 8 1 1 1 1'
-        for _ in 1 2 3 4 5 6; do echo 'progress 0 2 1' && sleep 0.3; done; } | feed &
+        for i in 1 2 3 4 5 6; do echo "progress 0 2 1 ${i}0 $i 9" && sleep 0.3; done; } | feed &
     finish
     [ "$code" -eq 111 ]
     grep -q 'from rank 1$' err
     wait
+}
+
+# Proves that the way of an epoch is shown on a terminal, for all ranks together, and nowhere else.
+@test "progress is for terminals" {
+    cat >here.sh <<END
+"$bin/aggregator" --listen "$endpoint" --world-size 2 &
+{ printf '%s\n' 'hello 0 2' 'hello 1 2'; for i in 1 2 3 4; do echo "progress 0 2 1 \${i}0 \$i 5" && sleep 0.3; done
+    printf '%s\n' 'bye 0 2 2' 'bye 1 2 2'; } | "$send" "$endpoint"
+wait
+END
+    script -qec 'bash here.sh' /dev/null >shown 3>&-
+    grep -q 'epoch 1 of 0  80.0 of 100.0 images' shown
+    bash here.sh >out 2>err 3>&-
+    [ ! -s err ]
 }
 
 # Proves that a rank that never joins is named too.

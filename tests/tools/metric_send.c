@@ -1,7 +1,7 @@
 /* metric_send ENDPOINT: a stand-in for trainers. Sends the records that its input describes, one a
  * line, to an aggregator:
  *   hello RANK WORLD
- *   progress RANK WORLD EPOCH IMAGES
+ *   progress RANK WORLD EPOCH IMAGES STEP STEPS
  *   train|val RANK WORLD EPOCH IMAGES SECONDS START_SECONDS LOSS_SUM CORRECT
  *   bye RANK WORLD REASON
  *   raw TEXT              these bytes as they are */
@@ -21,8 +21,8 @@ static int send_bytes(struct sock *s, const void *bytes, size_t size) {
 }
 
 static int parse(const char *line, struct metric *m) {
-    unsigned reason;
-    unsigned long long images, correct;
+    unsigned reason = 0;
+    unsigned long long images = 0, correct = 0;
     char word[16];
     if (sscanf(line, "%15s %u %u", word, &m->rank, &m->world_size) != 3)
         return -1;
@@ -38,7 +38,9 @@ static int parse(const char *line, struct metric *m) {
     }
     if (strcmp(word, "progress") == 0) {
         m->kind = METRIC_PROGRESS;
-        return sscanf(line, "%*s %*u %*u %u", &m->epoch) == 1 ? 0 : -1;
+        int n = sscanf(line, "%*s %*u %*u %u %llu %u %u", &m->epoch, &images, &m->step, &m->steps);
+        m->images = images;
+        return n == 4 ? 0 : -1;
     }
     m->kind = METRIC_EPOCH;
     m->phase = strcmp(word, "val") == 0 ? METRIC_VAL : METRIC_TRAIN;
