@@ -16,8 +16,7 @@
 #include "prep/decode_png.h"
 #include "prep/resize.h"
 
-/* Only --resize reads images of other sizes, each into memory of its own. */
-enum { PIECE_FILES = 256, SOURCE_SIDE_MAX = 8192 };
+enum { PIECE_FILES = 256, SIDE_MAX = 8192 };
 
 struct folder {
     struct folder_split {
@@ -151,6 +150,14 @@ static int find_splits(struct decode *d) {
     return 0;
 }
 
+static int size_of(const char *path, uint32_t *h, uint32_t *w) {
+    int r = decode_png_size(path, h, w);
+    if (!r && (*h > SIDE_MAX || *w > SIDE_MAX))
+        r = fail(BAD_INPUT, "%s: %u x %u pixels: sides of at most %d are taken", path, *h, *w,
+                 SIDE_MAX);
+    return r;
+}
+
 static int open_folders(struct decode *d) {
     struct folder *folder = calloc(1, sizeof *folder);
     if (!folder)
@@ -172,17 +179,14 @@ static int open_folders(struct decode *d) {
     if (d->geometry.h)
         return 0;
     /* All images must be as large as the first. */
-    return decode_png_size(folder->splits[DECODE_TRAIN].paths[0], &d->geometry.h, &d->geometry.w);
+    return size_of(folder->splits[DECODE_TRAIN].paths[0], &d->geometry.h, &d->geometry.w);
 }
 
 static int read_resized(const struct decode *d, const char *path, uint8_t *pixels) {
     uint32_t h, w;
-    int r = decode_png_size(path, &h, &w);
+    int r = size_of(path, &h, &w);
     if (r)
         return r;
-    if (h > SOURCE_SIDE_MAX || w > SOURCE_SIDE_MAX)
-        return fail(BAD_INPUT, "%s: %u x %u pixels: --resize takes sides up to %d", path, h, w,
-                    SOURCE_SIDE_MAX);
     uint8_t *source = malloc((size_t)h * w * 3);
     if (!source)
         return fail(SYSTEM_FAILED, "%s: out of memory for %u x %u pixels", path, h, w);
