@@ -2,7 +2,8 @@
  *
  * Roles are in the names: the side that binds owns the name (an ipc file is removed on close).
  * Endpoints are "ipc:///absolute/path" or "tcp://host:port". No call blocks past its deadline;
- * SIGINT/SIGTERM (stop.h) end a wait at once. */
+ * SIGINT/SIGTERM (stop.h) end a wait at once. A DUPLEX or PUSH socket has one peer: once it is gone
+ * every later call says so. A MANY or PULL socket tells once of each peer that goes, in sock_recv. */
 #ifndef DDPIPE_SOCK_H
 #define DDPIPE_SOCK_H
 
@@ -35,6 +36,9 @@ int sock_connect(struct sock **s, enum sock_kind kind, const char *endpoint);
 
 /* The endpoint as bound, with the port chosen where it was given as "*"; lives as long as s. */
 const char *sock_endpoint(const struct sock *s);
+
+/* Peers connected now, as far as is known. */
+int sock_peers(struct sock *s);
 
 /* Sends one message (or one frame with more to come); on SOCK_OK the message is taken over.
  * Waits for a peer, and for room in the queue, until the deadline. */
