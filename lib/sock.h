@@ -3,7 +3,8 @@
  * Roles are in the names: the side that binds owns the name (an ipc file is removed on close).
  * Endpoints are "ipc:///absolute/path" or "tcp://host:port". No call blocks past its deadline;
  * SIGINT/SIGTERM (stop.h) end a wait at once. A DUPLEX or PUSH socket has one peer: once it is gone
- * every later call says so. A MANY or PULL socket tells once of each peer that goes, in sock_recv. */
+ * every later call says so. A MANY or PULL socket tells once of each peer that goes, in sock_recv.
+ */
 #ifndef DDPIPE_SOCK_H
 #define DDPIPE_SOCK_H
 

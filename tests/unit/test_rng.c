@@ -126,6 +126,20 @@ static void a_permutation_is_one_and_a_function_of_seed_and_epoch(void **state) 
     rng_permutation(NULL, 0, 6, 1);
 }
 
+/* Each of the 6 orders of 3 comes Binomial(n = 6000, 1/6) times: 1000 ± 5·sqrt(n·1/6·5/6). */
+static void permutations_are_fair(void **state) {
+    (void)state;
+    int count[27] = {0};
+    for (uint32_t epoch = 0; epoch < 6000; epoch++) {
+        uint32_t order[3];
+        rng_permutation(order, 3, 1, epoch);
+        count[order[0] * 9 + order[1] * 3 + order[2]]++;
+    }
+    static const int orders[] = {5, 7, 11, 15, 19, 21}; /* 012 021 102 120 201 210 */
+    for (int i = 0; i < 6; i++)
+        assert_in_range(count[orders[i]], 1000 - 145, 1000 + 145);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_answers),
@@ -134,6 +148,7 @@ int main(void) {
         cmocka_unit_test(intervals_are_fair),
         cmocka_unit_test(uniform_stays_below_one),
         cmocka_unit_test(a_permutation_is_one_and_a_function_of_seed_and_epoch),
+        cmocka_unit_test(permutations_are_fair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
