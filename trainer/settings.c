@@ -94,7 +94,7 @@ static const struct opt table[] = {
      .help = "of the first weights and of dropout"},
     {"init", OPT_STRING, &v.init, .arg = "FILE", .help = "start from these weights (safetensors)"},
     {"save", OPT_STRING, &v.save, .arg = "FILE",
-     .help = "write the weights there when done (safetensors, rank 0)"},
+     .help = "write this rank's weights there when done (safetensors)"},
     {"synthetic", OPT_FLAG, &v.synthetic, .help = "no loader: made-up images, to measure compute"},
     {"batch-size", OPT_INT, &v.batch_size, 1, 65536, .fallback = "128", .arg = "B",
      .help = "--synthetic: images a step (else the loader's)"},
@@ -148,6 +148,8 @@ void settings_synthetic(const struct settings *s, struct batch_hello *hello) {
                                   .digest = "synthetic",
                                   .mean = {0.5, 0.5, 0.5, 0.5},
                                   .std = {0.25, 0.25, 0.25, 0.25}};
+    if (s->max_steps && s->max_steps < s->synthetic_steps)
+        hello->train_steps = (uint32_t)s->max_steps;
     hello->n_train = hello->train_steps * hello->batch_size * hello->world_size;
     /* patches of independent uniform pixels: E[p] = 1/2, E[p²] = 1/3 */
     for (int i = 0; i < BATCH_PATCH; i++) {

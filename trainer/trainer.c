@@ -114,7 +114,7 @@ static int run(struct trainer *t) {
     int rc = train_run(&t->train);
     if (s->profile)
         net_print_profile(t->train.net, t->train.steps);
-    if (!rc && s->save && s->rank == 0) {
+    if (!rc && s->save) {
         if (t->train.average)
             average_swap(t->train.average, t->train.net);
         rc = checkpoint_save(t->train.net, s->save);

@@ -3,9 +3,9 @@
 
 usage: quick_recipe.py --data DIR [--seed S] [--threads N] [--epochs E] [--channels-last 0|1]
 
-DIR is what `bin/fetch` prints (PNG sprites or binary records). Same network, batches, schedule, averaging
-and stop rule as jobs/recipes/speednet.opts; images stay on the host as one uint8 tensor and are
-augmented a batch at a time, the fastest loading PyTorch has. Prints ddpipe's epoch line, and at the
+DIR is what `bin/fetch` prints. Same network, batches, schedule, averaging
+and stop rule as jobs/recipes/speednet.opts; images are one float tensor, augmented
+an epoch at a time, the fastest loading PyTorch has. Prints ddpipe's epoch line, and at the
 end one JSON line with the figures.
 """
 import argparse
@@ -14,35 +14,36 @@ import os
 import sys
 import time
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cifar import load_cifar10  # noqa: E402
+from cifar import decoded  # noqa: E402
 from models import SpeedNet  # noqa: E402
 
 
-def batches(images, labels, batch, flip_first, epoch, generator):
-    """Reflect-pad 2, random crop, alternating flip, shuffled, drop last."""
-    n, size = len(images), images.shape[-1]
-    flip = flip_first if epoch % 2 == 0 else ~flip_first
+def augment(images, flip, generator):
+    """Reflect-pad 2, random crop, flip, all images at once: 25 copies, one for each shift."""
+    size = images.shape[-1]
     padded = F.pad(images, (2, 2, 2, 2), mode="reflect")
-    order = torch.randperm(n, generator=generator)
-    shifts = torch.randint(0, 5, (n, 2), generator=generator)
-    out = torch.empty((batch, 3, size, size))
-    out = out.to(memory_format=torch.channels_last) if CHANNELS_LAST else out
-    for start in range(0, n - batch + 1, batch):
+    shifts = torch.randint(0, 5, (len(images), 2), generator=generator)
+    out = torch.empty_like(images)
+    for dy in range(5):
+        for dx in range(5):
+            pick = (shifts[:, 0] == dy) & (shifts[:, 1] == dx)
+            out[pick] = padded[pick, :, dy : dy + size, dx : dx + size]
+    return torch.where(flip.view(-1, 1, 1, 1), out.flip(-1), out)
+
+
+def batches(images, labels, batch, flip, generator):
+    """Shuffled; the last batch is dropped where it is not full."""
+    images = augment(images, flip, generator)
+    order = torch.randperm(len(images), generator=generator)
+    for start in range(0, len(images) - batch + 1, batch):
         index = order[start : start + batch]
-        for dy in range(5):
-            for dx in range(5):
-                pick = ((shifts[index, 0] == dy) & (shifts[index, 1] == dx)).nonzero()[:, 0]
-                if len(pick):
-                    out[pick] = padded[index[pick], :, dy : dy + size, dx : dx + size]
-        flipped = flip[index].nonzero()[:, 0]
-        out[flipped] = out[flipped].flip(-1)
-        yield out, labels[index]
+        x = images[index]
+        yield x.contiguous(memory_format=torch.channels_last) if CHANNELS_LAST else x, labels[index]
 
 
 def main():
@@ -58,7 +59,8 @@ def main():
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
     generator = torch.Generator().manual_seed(a.seed)
-    train_x, train_y, val_x, val_y = (torch.from_numpy(np.ascontiguousarray(x)) for x in load_cifar10(a.data))
+    with decoded(a.data) as arrays:
+        train_x, train_y, val_x, val_y = (torch.from_numpy(x) for x in arrays)
     train_x, val_x = (x.permute(0, 3, 1, 2).float() / 255 for x in (train_x, val_x))
     mean = train_x.mean((0, 2, 3), keepdim=True)
     std = train_x.std((0, 2, 3), keepdim=True, unbiased=False)
@@ -89,7 +91,7 @@ def main():
                 small = F.interpolate(train_x, size=(24, 24), mode="bilinear", antialias=True, align_corners=False)
             images = small
         loss_sum = correct = count = 0
-        for x, y in batches(images, train_y, batch, flip_first, epoch, generator):
+        for x, y in batches(images, train_y, batch, flip_first ^ (epoch % 2 == 0), generator):
             out = net(x)
             loss = F.cross_entropy(out, y, label_smoothing=0.2)
             optimizer.zero_grad(set_to_none=True)
