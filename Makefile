@@ -63,12 +63,11 @@ $(B)/deps.ok:
 deps:
 	jobs/deps.sh install build run test
 
-# The main job: MODEL=speednet (the quick recipe), vgg11 or wideresnet; more options in OPTS.
-MODEL ?= speednet
+# The main job: the quick recipe, or MODEL=vgg11, MODEL=wideresnet WIDTH=…; more options in OPTS.
 run:
 	@jobs/deps.sh check build run 2>/dev/null || jobs/deps.sh install build run
 	@$(MAKE) --no-print-directory all
-	jobs/run_pipeline.sh --recipe $(MODEL) $(if $(WIDTH),--width $(WIDTH)) $(OPTS)
+	jobs/run_pipeline.sh --recipe $(or $(MODEL),quick) $(if $(WIDTH),--width $(WIDTH)) $(OPTS)
 
 test:
 	@jobs/deps.sh check build run test 2>/dev/null || jobs/deps.sh install build run test

@@ -4,7 +4,7 @@
 usage: quick_recipe.py --data DIR [--seed S] [--threads N] [--epochs E] [--channels-last 0|1]
 
 DIR is what `bin/fetch` prints. Same network, batches, schedule, averaging
-and stop rule as jobs/recipes/speednet.opts; images are one float tensor, augmented
+and stop rule as jobs/recipes/quick.opts; images are one float tensor, augmented
 an epoch at a time, the fastest loading PyTorch has. Prints ddpipe's epoch line, and at the
 end one JSON line with the figures.
 """
