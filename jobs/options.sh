@@ -112,11 +112,9 @@ derive() { # what follows from the options and the machine
             passed_to[$program]+=" --batch-size=$((given[global-batch-size] / world))"
         done
     fi
-    if [[ -v owners[master-port] && ! -v given[master-port] ]]; then passed_to[trainer]+=" --master-port=$(free_port)"; fi
-    if [[ ! -v given[threads] ]]; then
-        local threads=$(($(nproc) / world))
-        passed_to[trainer]+=" --threads=$((threads > 0 ? threads : 1))"
-    fi
+    # One node: a MASTER_ADDR or MASTER_PORT in the environment belongs to something else.
+    [[ -v given[master-addr] ]] || passed_to[trainer]+=" --master-addr=127.0.0.1"
+    [[ -v given[master-port] ]] || passed_to[trainer]+=" --master-port=$(free_port)"
     if [ "${given[device]:-}" = cuda ]; then
         [ -x "$bin/trainer-cuda" ] || refuse "--device cuda: there is no $bin/trainer-cuda; it is built where nvcc, cuDNN and NCCL are"
     elif [[ -v given[num-gpus] ]]; then

@@ -42,8 +42,8 @@ command_of() { # PROGRAM [RANK]: fills command[]
     loader) command+=(--store "$store" --rank "$rank" --world-size "$world" --endpoint "ipc://$folder/loader.$rank") ;;
     trainer)
         [ "${given[device]:-}" != cuda ] || command[0]=$bin/trainer-cuda
-        command+=(--rank "$rank" --world-size "$world" --local-rank "$rank" --local-world-size "$world"
-            --endpoint "ipc://$folder/loader.$rank" --metrics "ipc://$folder/metrics")
+        command+=(--rank "$rank" --world-size "$world" --local-world-size "$world" --metrics "ipc://$folder/metrics")
+        [[ -v given[synthetic] ]] || command+=(--endpoint "ipc://$folder/loader.$rank")
         ((rank > 0)) || command+=(--save "$run/model.safetensors")
         ;;
     aggregator) command+=(--listen "ipc://$folder/metrics" --world-size "$world" --metrics "$run/metrics.jsonl") ;;
@@ -211,24 +211,28 @@ data=${given[data]:-?} store='?' run=${given[run-dir]:-.}
 check_options
 make_run_dir
 
-if [[ ! -v given[data] ]]; then
+if [[ ! -v given[data] && ! -v given[synthetic] ]]; then
     command_of fetch
     start fetch "${command[@]}" >"$folder/data"
     supervise
     data=$(<"$folder/data")
 fi
-command_of prep
-start prep "${command[@]}" >"$folder/store"
-supervise
-store=$(<"$folder/store")
+if [[ ! -v given[synthetic] ]]; then
+    command_of prep
+    start prep "${command[@]}" >"$folder/store"
+    supervise
+    store=$(<"$folder/store")
+fi
 print_config >"$run/config.json" || give_up "cannot write $run/config.json"
 
 trainers_left=$world
 command_of aggregator
 start aggregator "${command[@]}"
 for ((rank = 0; rank < world; rank++)); do
-    command_of loader "$rank"
-    start "loader[$rank]" "${command[@]}" >/dev/null
+    if [[ ! -v given[synthetic] ]]; then
+        command_of loader "$rank"
+        start "loader[$rank]" "${command[@]}" >/dev/null
+    fi
     command_of trainer "$rank"
     start "trainer[$rank]" "${command[@]}" >/dev/null
 done

@@ -99,7 +99,7 @@ hello 5 2|rank 5
 hello 1 2\ntrain 1 2 1 8 1 1 1 1\ntrain 1 2 1 8 1 1 1 1|rank 1.*second training record of epoch 1
 hello 1 2\ntrain 1 2 0 8 1 1 1 1|rank 1.*epoch 0
 hello 1 2\ntrain 1 2 1 8 1 1 1 9|rank 1.*9 correct
-hello 1 2\ntrain 1 2 3 8 1 1 1 1\ntrain 1 2 2 8 1 1 1 1|rank 1.*epoch 2
+hello 1 2\ntrain 1 2 3 8 1 1 1 1\ntrain 1 2 2 8 1 1 1 1|rank 1.*but epoch 3 is the next
 hello 1 2\ntrain 1 2 1 8 1 1 1 1\ntrain 1 2 9 8 1 1 1 1|rank 1.*epoch 9
 train 1 2 1 8 1 1 1 1|rank 1
 hello 1 2\nbye 1 2 2\ntrain 1 2 1 8 1 1 1 1|rank 1
