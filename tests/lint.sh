@@ -55,6 +55,7 @@ includes() {
 # the file fulfils). fail() is clearly said in log.h, and pack.h has unpack_. main is main.
 symbols() {
     local folder object file module kind name
+    [ -n "$(compgen -G "$build/lib/*.c.o")" ] || echo "there are no objects in $build: run make first"
     for folder in lib "${programs[@]}"; do
         for object in "$build/$folder"/*.c.o "$build/$folder"/*.cc.o; do
             file=${object#"$build/"} file=${file%.o}
@@ -62,7 +63,8 @@ symbols() {
             if [ ! -e "$object" ] || [ ! -e "$file" ]; then continue; fi
             module=$(basename "${file%.*}")
             nm --defined-only --extern-only "$object" | while read -r _ kind name; do
-                [[ $kind == [TDBRC] ]] || continue
+                # Two underscores: the compiler's own, in a build with a sanitizer.
+                [[ $kind == [TDBRC] && $name != __* ]] || continue
                 case $file:$name in
                 "$folder/$folder.c:main" | lib/log.c:fail | lib/pack.c:unpack_*) continue ;;
                 esac
