@@ -14,7 +14,9 @@ CFLAGS   ?= -O3 -g
 ARCH     ?= x86-64-v2
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Werror
 BOTH     := $(CFLAGS) -march=$(ARCH) -fopenmp -pthread -I. -D_GNU_SOURCE \
-            -DDDPIPE_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
+            -DDDPIPE_VERSION='"$(VERSION)"' \
+            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer \
+            -Wno-restrict) # which misjudges sanitized code (gcc 12)
 LIBS     := -lzmq -lcrypto -ljansson -lm
 LIBS_fetch   := -lcurl -larchive
 LIBS_prep    := -lpng -lz

@@ -1,7 +1,8 @@
 /* comm_gloo.cc: the collectives by Gloo over TCP, behind comm.h. C++ ends here.
  *
- * Gloo asks a store for every rank's addresses: set() is called once, with this rank's, then get()
- * for all. So set() is one gathering of all ranks, and get() reads what it gathered. */
+ * Gloo leaves values of this rank in a store under keys that end in its number ("rank_3", then
+ * "3"), every rank in the same order, and reads those of all ranks. So set() is one gathering over
+ * all ranks, kept by the key without its number, and get() reads what was gathered. */
 #include "trainer/comm.h"
 #include <cstring>
 #include <gloo/allreduce.h>
@@ -11,6 +12,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -32,20 +34,23 @@ class gathered_store : public gloo::rendezvous::Store {
   public:
     gathered_store(int size, comm_exchange *e, void *a) : world_size(size), exchange(e), arg(a) {}
 
-    void set(const std::string &, const std::vector<char> &mine) override {
+    void set(const std::string &key, const std::vector<char> &mine) override {
         uint32_t length = static_cast<uint32_t>(mine.size());
         std::vector<char> slot(slot_bytes);
         if (mine.size() + sizeof length > slot.size())
             throw std::runtime_error("addresses of a rank take over 64 KiB");
         std::memcpy(slot.data(), &length, sizeof length);
         std::memcpy(slot.data() + sizeof length, mine.data(), mine.size());
+        std::vector<char> &all = gathered[key.substr(0, number_at(key))];
         all.resize(slot_bytes * static_cast<size_t>(world_size));
         if (exchange(arg, slot.data(), slot.size(), all.data()))
             throw std::runtime_error("the ranks' addresses could not be exchanged");
     }
 
     std::vector<char> get(const std::string &key) override {
-        const char *slot = all.data() + slot_bytes * static_cast<size_t>(std::stoi(key));
+        size_t at = number_at(key);
+        const char *slot = gathered.at(key.substr(0, at)).data() +
+                           slot_bytes * static_cast<size_t>(std::stoi(key.substr(at)));
         uint32_t length;
         std::memcpy(&length, slot, sizeof length);
         return std::vector<char>(slot + sizeof length, slot + sizeof length + length);
@@ -55,11 +60,15 @@ class gathered_store : public gloo::rendezvous::Store {
     void wait(const std::vector<std::string> &, const std::chrono::milliseconds &) override {}
 
   private:
+    static size_t number_at(const std::string &key) {
+        return key.find_last_not_of("0123456789") + 1; /* npos + 1 is 0 */
+    }
+
     static constexpr size_t slot_bytes = 1 << 16;
     int world_size;
     comm_exchange *exchange;
     void *arg;
-    std::vector<char> all;
+    std::map<std::string, std::vector<char>> gathered;
 };
 
 template <class F> int attempt(const char *operation, F call) {

@@ -25,6 +25,7 @@ struct rendezvous {
     struct rendezvous_options options;
     struct sock *sock;
     struct peer *peers; /* rank 0: of each rank */
+    struct peer caller; /* rank 0: who sent the JOIN that is looked at */
 };
 
 struct join {
@@ -51,27 +52,45 @@ static int read_header(struct pack *p) {
     return kind;
 }
 
-static int send_to(struct rendezvous *r, int rank, const void *bytes, size_t size,
+static int send_to(struct rendezvous *r, const struct peer *peer, const void *bytes, size_t size,
                    int64_t deadline) {
-    struct peer *peer = &r->peers[rank];
     enum sock_event e = sock_send_bytes(r->sock, peer->identity, peer->identity_size, 1, deadline);
     if (e == SOCK_OK)
         e = sock_send_bytes(r->sock, bytes, size, 0, deadline);
     return e == SOCK_OK ? 0
-                        : fail(SYSTEM_FAILED, "cannot answer rank %d on %s: %s", rank, peer->host,
+                        : fail(SYSTEM_FAILED, "cannot answer the rank on %s: %s", peer->host,
                                sock_event_text(e));
 }
 
-/* Tells every joined rank why there will be no run, then reports it here. */
+/* Until the ranks that were told have closed: closing first could take the answer from them. */
+static void wait_until_gone(struct rendezvous *r, int told) {
+    int64_t deadline = clock_deadline(1);
+    zmq_msg_t m;
+    zmq_msg_init(&m);
+    while (told > 0) {
+        enum sock_event e = sock_recv(r->sock, &m, deadline);
+        if (e == SOCK_TIMEOUT || e == SOCK_INTERRUPTED)
+            break;
+        told -= e == SOCK_PEER_GONE;
+    }
+    zmq_msg_close(&m);
+}
+
+/* Tells every joined rank, and the caller, why there will be no run, then reports it here. */
 static int refuse(struct rendezvous *r, int code, const char *reason) {
     uint8_t bytes[MESSAGE_MAX];
+    int told = 0;
     struct pack p = header(bytes, sizeof bytes, REFUSE);
     pack_u32(&p, (uint32_t)code);
     pack_text(&p, reason);
+    fail(code, "%s", reason);
     for (int i = 1; i < r->options.world_size; i++)
         if (r->peers[i].joined)
-            send_to(r, i, bytes, p.at, clock_deadline(1));
-    return fail(code, "%s", reason);
+            told += !send_to(r, &r->peers[i], bytes, p.at, clock_deadline(1));
+    if (r->caller.joined)
+        told += !send_to(r, &r->caller, bytes, p.at, clock_deadline(1));
+    wait_until_gone(r, told);
+    return code;
 }
 
 /* The first line that differs between two settings texts, as "name: ours here, theirs there". */
@@ -129,53 +148,51 @@ static int timed_out(struct rendezvous *r, enum sock_event e) {
     return refuse(r, SYSTEM_FAILED, line);
 }
 
+/* Reads a JOIN; joined tells whether it was one, and acceptable. */
+static int take_join(struct rendezvous *r, zmq_msg_t *identity, zmq_msg_t *body, bool *joined) {
+    struct join j = {0};
+    struct pack p = unpack_open(zmq_msg_data(body), zmq_msg_size(body));
+    int kind = read_header(&p);
+    j.rank = unpack_u32(&p);
+    j.world_size = unpack_u32(&p);
+    unpack_text(&p, j.host, sizeof j.host);
+    unpack_text(&p, j.settings, sizeof j.settings);
+    if (kind != JOIN || !unpack_done(&p)) {
+        log_note("a connection to %s:%d sent something that is no JOIN of version %d: ignored",
+                 r->options.address, r->options.port, VERSION);
+        return 0;
+    }
+    r->caller = (struct peer){.joined = true, .identity_size = zmq_msg_size(identity)};
+    memcpy(r->caller.identity, zmq_msg_data(identity), r->caller.identity_size);
+    memcpy(r->caller.host, j.host, sizeof r->caller.host);
+    int rc = check_join(r, &j);
+    if (rc)
+        return rc;
+    r->peers[j.rank] = r->caller;
+    r->caller.joined = false;
+    *joined = true;
+    return 0;
+}
+
 static int gather_joins(struct rendezvous *r, int64_t deadline) {
-    for (int joined = 1; joined < r->options.world_size;) {
+    int rc = 0;
+    for (int count = 1; count < r->options.world_size && !rc;) {
         zmq_msg_t identity, body;
         zmq_msg_init(&identity);
         zmq_msg_init(&body);
+        bool joined = false;
         enum sock_event e = sock_recv(r->sock, &identity, deadline);
         if (e == SOCK_OK)
             e = sock_recv(r->sock, &body, deadline);
-        struct join j = {0};
-        int rc = 0;
-        if (e == SOCK_OK) {
-            struct pack p = unpack_open(zmq_msg_data(&body), zmq_msg_size(&body));
-            int kind = read_header(&p);
-            j.rank = unpack_u32(&p);
-            j.world_size = unpack_u32(&p);
-            unpack_text(&p, j.host, sizeof j.host);
-            unpack_text(&p, j.settings, sizeof j.settings);
-            if (kind != JOIN || !unpack_done(&p)) {
-                log_note("a connection to %s:%d sent something that is no JOIN of version %d: "
-                         "ignored",
-                         r->options.address, r->options.port, VERSION);
-            } else if (!(rc = check_join(r, &j))) {
-                struct peer *peer = &r->peers[j.rank];
-                *peer = (struct peer){.joined = true, .identity_size = zmq_msg_size(&identity)};
-                memcpy(peer->identity, zmq_msg_data(&identity), peer->identity_size);
-                memcpy(peer->host, j.host, sizeof peer->host);
-                joined++;
-            } else {
-                struct peer late = {.identity_size = zmq_msg_size(&identity)};
-                memcpy(late.identity, zmq_msg_data(&identity), late.identity_size);
-                memcpy(late.host, j.host, sizeof late.host);
-                r->peers[0] = late; /* the refused rank itself hears why, too */
-                uint8_t bytes[64];
-                struct pack reply = header(bytes, sizeof bytes, REFUSE);
-                pack_u32(&reply, (uint32_t)rc);
-                pack_text(&reply, "refused, see rank 0");
-                send_to(r, 0, bytes, reply.at, clock_deadline(1));
-            }
-        } else if (e != SOCK_PEER_GONE) { /* one that left may come again */
+        if (e == SOCK_OK)
+            rc = take_join(r, &identity, &body, &joined);
+        else if (e != SOCK_PEER_GONE) /* one that left may come again */
             rc = timed_out(r, e);
-        }
+        count += joined;
         zmq_msg_close(&identity);
         zmq_msg_close(&body);
-        if (rc)
-            return rc;
     }
-    return 0;
+    return rc;
 }
 
 static int join(struct rendezvous *r, int64_t deadline) {
@@ -242,7 +259,7 @@ int rendezvous_open(struct rendezvous **out, const struct rendezvous_options *o)
         uint8_t bytes[16];
         struct pack p = header(bytes, sizeof bytes, WELCOME);
         for (int i = 1; i < o->world_size && !rc; i++)
-            rc = send_to(r, i, bytes, p.at, deadline);
+            rc = send_to(r, &r->peers[i], bytes, p.at, deadline);
     }
     if (rc)
         rendezvous_close(&r);
@@ -310,7 +327,7 @@ int rendezvous_exchange(void *arg, const void *mine, size_t size, void *all) {
         free(one);
         pack_bytes(&p, all, total);
         for (int i = 1; i < o->world_size && !rc; i++)
-            rc = send_to(r, i, bytes, p.at, deadline);
+            rc = send_to(r, &r->peers[i], bytes, p.at, deadline);
     }
     free(bytes);
     return rc;
