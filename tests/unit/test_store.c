@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,12 +70,14 @@ static int names_in_folder(void) {
     return atoi(text);
 }
 
-/* A process that lives until it is killed. */
+/* A process that lives until it is killed, or this test dies of a failure. */
 static pid_t start_sleeper(void) {
     pid_t pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;)
             pause();
+    }
     assert_true(pid > 0);
     return pid;
 }
@@ -308,6 +311,7 @@ static void test_sweep_half_made(void **state) {
     assert_int_equal(pipe(ready), 0);
     pid_t maker = fork();
     if (maker == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         struct store *s;
         char result = (char)store_create(&s, dir, &small);
         if (write(ready[1], &result, 1) == 1)
