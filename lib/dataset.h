@@ -17,9 +17,9 @@
 enum dataset_format {
     DATASET_CIFAR_BINARY, /* data_batch_1.bin … test_batch.bin: 1 label byte, 3,072 pixel bytes */
     DATASET_CIFAR100_BINARY, /* train.bin, test.bin: 2 label bytes (coarse, fine), 3,072 */
-    DATASET_PNG_SPRITES,  /* data_batch_N.png (an image a row, 1024×10000), *_lables.json */
-    DATASET_PNG_FOLDERS,  /* <split>/<class>/NAME.png */
-    DATASET_IDX,          /* {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] */
+    DATASET_PNG_SPRITES,     /* data_batch_N.png (an image a row, 1024×10000), *_lables.json */
+    DATASET_PNG_FOLDERS,     /* <split>/<class>/NAME.png */
+    DATASET_IDX,             /* {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz] */
 };
 
 /* One published file, whichever form carries it. */

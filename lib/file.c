@@ -110,13 +110,20 @@ int file_make_folders(const char *path, mode_t mode) {
     char part[4096];
     if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
         return fail(BAD_INPUT, "the path \"%.60s…\" is too long", path);
+    if (!*part)
+        return fail(BAD_INPUT, "a folder's path is empty");
     for (char *at = part + 1;; at++) {
         char keep = *at;
         if (keep != '/' && keep != '\0')
             continue;
         *at = '\0';
         struct stat s;
-        if (mkdir(part, mode) && (errno != EEXIST || stat(part, &s) || !S_ISDIR(s.st_mode)))
+        bool made = !mkdir(part, mode);
+        if (!made && errno == EEXIST && !stat(part, &s)) {
+            made = S_ISDIR(s.st_mode);
+            errno = ENOTDIR;
+        }
+        if (!made)
             return refuse(part, "make the folder");
         *at = keep;
         if (!keep)

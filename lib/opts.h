@@ -27,7 +27,7 @@ struct opt_list {
 };
 
 struct opt {
-    const char *name;     /* without "--" */
+    const char *name; /* without "--" */
     enum opt_type type;
     void *value;          /* see enum opt_type */
     double min, max;      /* OPT_INT, OPT_REAL: both ends allowed; both 0 means no limit */
@@ -40,7 +40,7 @@ struct opt {
 
 struct opts {
     const char *program;
-    const char *summary; /* one sentence: what comes in, what goes out */
+    const char *summary;  /* one sentence: what comes in, what goes out */
     const char *operands; /* "[FILE]…" for --help; NULL: none are taken */
     const struct opt *table;
     size_t count;
