@@ -152,20 +152,20 @@ static void course_moves_and_tints(void **state) {
 
 /* In a row: where the edge between the halves of the image is. */
 static int edge(const uint8_t *row, uint8_t lightest) {
-    int x = 6;
-    while (x < 18 && (row[x] * 10 > lightest * 7) == (row[6] * 10 > lightest * 7))
+    int x = 10;
+    while (x < 22 && (row[x] * 10 > lightest * 7) == (row[10] * 10 > lightest * 7))
         x++;
     return x;
 }
 
-/* An upright edge is tilted by rotation and shear together: over 11 rows by up to 11 · (tan 10° +
- * tan 10°) = 3.9 pixels, by either alone 1.9; rounding of two nearest-pixel steps adds below 2. */
+/* An upright edge is tilted by rotation and shear together: over 15 rows by up to 15 · (tan 10° +
+ * tan 10°) = 5.3 pixels, by either alone 2.6; rounding at both ends adds up to 1 for each step. */
 static void course_rotates_and_shears(void **state) {
     (void)state;
-    enum { ROWS = 12, COLUMNS = 24 };
+    enum { ROWS = 24, COLUMNS = 32, TOP = 4, BOTTOM = 19 };
     struct augment a = {.kind = AUGMENT_COURSE, .seed = 5, .size = {1, ROWS, COLUMNS}};
     uint8_t in[ROWS * COLUMNS], out[sizeof in], scratch[sizeof in];
-    int tilted = 0;
+    int tilted = 0, mirrored = 0;
     for (int i = 0; i < ROWS * COLUMNS; i++)
         in[i] = i % COLUMNS < COLUMNS / 2 ? 60 : 160;
     for (uint32_t index = 0; index < 2000; index++) {
@@ -173,11 +173,14 @@ static void course_rotates_and_shears(void **state) {
         augment_image(&a, 1, index, in, out, scratch);
         for (size_t i = 0; i < sizeof out; i++)
             lightest = out[i] > lightest ? out[i] : lightest;
-        int tilt = edge(out, lightest) - edge(out + (ROWS - 1) * COLUMNS, lightest);
-        assert_in_range(tilt + 5, 0, 10);
-        tilted += tilt >= 4 || tilt <= -4;
+        int tilt = edge(out + TOP * COLUMNS, lightest) - edge(out + BOTTOM * COLUMNS, lightest);
+        assert_in_range(tilt + 7, 0, 14);
+        mirrored += out[ROWS / 2 * COLUMNS + 10] * 10 > lightest * 7;
+        tilted += tilt >= 5 || tilt <= -5;
     }
     assert_true(tilted > 0);
+    /* Binomial(2000, 1/2): 1000 ± 5 · 22.4. */
+    assert_in_range(mirrored, 888, 1112);
 }
 
 static void cutout_makes_one_hole(void **state) {
