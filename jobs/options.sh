@@ -14,16 +14,19 @@ declare -A owners=() given=() typed=()
 declare -A passed_to=() # program → its options, each quoted for the shell
 
 ask_programs() {
-    local program name type
+    local program options name type
     for program in "${programs[@]}"; do
         [ -x "$bin/$program" ] || give_up "there is no $bin/$program: run make first"
+        options=$("$bin/$program" --options) || give_up "$bin/$program does not run"
         while IFS=$'\t' read -r name type; do
             owners[$name]+=" $program"
             kind[$name]=${kind[$name]:-$type}
-        done < <("$bin/$program" --options)
+        done <<<"$options"
     done
-    # The data set's directory reaches prep from this script.
+    # The data set's directory reaches prep from this script. --resize is the loader's, of training
+    # images; prep's, of a data set's, is for who runs prep alone.
     unset 'owners[data]'
+    owners[resize]=' loader'
 }
 
 nearest() { # NAME: the known name with the smallest edit distance (Levenshtein)

@@ -120,12 +120,23 @@ timer() { # SECONDS: supervise ends by then
     [[ " ${running[*]} " == *" timer "* ]] || start timer sleep "$1"
 }
 
+next_ended() { # sets pid and code
+    for pid in "${!running[@]}"; do
+        # wait -n forgets a process that ended before another one was started.
+        if ! kill -0 "$pid" 2>/dev/null; then
+            wait "$pid" 2>/dev/null
+            code=$?
+            return
+        fi
+    done
+    wait -n -p pid "${!running[@]}" 2>/dev/null # without the shell's own word on a kill
+    code=$?
+}
+
 supervise() { # until all that was started has ended, or something failed
     local pid code name
     while ((${#running[@]})); do
-        pid=''
-        wait -n -p pid "${!running[@]}" 2>/dev/null # without the shell's own word on a kill
-        code=$?
+        next_ended
         [ -n "${pid:-}" ] || give_up "lost sight of ${running[*]}"
         name=${running[$pid]}
         unset "running[$pid]"
