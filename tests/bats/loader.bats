@@ -123,7 +123,7 @@ END
 
 @test "--max-steps counts over epochs, ends with one validation, and then only STOP is waited for" {
     load --limit-train 40 --limit-val 20 --val-batch-size 32 --max-steps 4 --no-shuffle
-    "$dump" "$endpoint" 2 3>&- >dump
+    "$dump" "$endpoint" quiet:99 3>&- >dump
     finish
     [ "$code" -eq 0 ]
     cmp <(grep -v -e image -e hello dump) - <<'END'
@@ -139,6 +139,21 @@ batch val 2 1 20 32 32
 end val 2
 END
     cmp <(images train 1 dump) <(seq 0 39)
+}
+
+@test "a batch costs a credit, an END none, and without credits nothing is sent" {
+    load --limit-train 16 --limit-val 16
+    "$dump" "$endpoint" quiet:3 3>&- >dump
+    finish
+    [ "$code" -eq 0 ]
+    cmp <(grep -v -e image -e hello dump) - <<'END'
+batch train 1 1 16 32 32
+end train 1
+batch val 1 1 16 32 32
+end val 1
+batch train 2 1 16 32 32
+end train 2
+END
 }
 
 @test "more ranks than validation images: some have none, and say so by END" {
