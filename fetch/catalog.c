@@ -65,6 +65,24 @@ void catalog_get(struct catalog *c, const char *name) {
         *c = (struct catalog){"cifar10", 2, {cifar10_binary(), cifar10_sprites}};
 }
 
+static bool names(const struct dataset_manifest *m, const char *name) {
+    for (size_t i = 0; i < m->count; i++)
+        if (!strcmp(m->files[i].name, name))
+            return true;
+    return false;
+}
+
+bool catalog_matches(const struct catalog *c, const struct dataset_manifest *m) {
+    for (size_t i = 0; i < c->form_count; i++) {
+        size_t found = 0;
+        for (size_t k = 0; k < c->forms[i].count; k++)
+            found += names(m, c->forms[i].files[k].name);
+        if (c->forms[i].format == m->format)
+            return found == c->forms[i].count;
+    }
+    return false;
+}
+
 uint64_t catalog_size(const struct catalog *c) {
     uint64_t largest = 0;
     for (size_t i = 0; i < c->form_count; i++) {

@@ -40,6 +40,9 @@ struct catalog {
 #define CATALOG_NAMES "cifar10|fashion-mnist"
 void catalog_get(struct catalog *c, const char *name);
 
+/* Does the manifest name every file of one of the data set's forms? */
+bool catalog_matches(const struct catalog *c, const struct dataset_manifest *m);
+
 /* Bytes on disk of the largest form, about. */
 uint64_t catalog_size(const struct catalog *c);
 

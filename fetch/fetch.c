@@ -53,11 +53,16 @@ static int look(const struct stage *s, bool verify, bool *complete) {
     int rc = dataset_manifest_read(s->final, verify, &m, complete);
     if (rc)
         return fail(rc, "\"%s\" is damaged: remove it to have it fetched anew", s->final);
-    if (*complete)
+    if (*complete) {
+        bool whole = catalog_matches(s->catalog, &m);
         dataset_manifest_close(&m);
-    else if (!access(s->final, F_OK))
+        if (!whole)
+            return fail(BAD_INPUT, "\"%s/%s\" does not name every file of %s", s->final,
+                        DATASET_MANIFEST, s->catalog->name);
+    } else if (!access(s->final, F_OK)) {
         return fail(BAD_INPUT, "\"%s\" was not made by fetch: it has no %s; move it away", s->final,
                     DATASET_MANIFEST);
+    }
     return 0;
 }
 

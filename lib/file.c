@@ -139,7 +139,8 @@ static int remove_one(const char *path, const struct stat *s, int type, struct F
 }
 
 int file_remove_tree(const char *path) {
-    if (access(path, F_OK) && errno == ENOENT)
+    struct stat s;
+    if (lstat(path, &s) && errno == ENOENT)
         return 0;
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS))
         return refuse(path, "remove");

@@ -288,6 +288,10 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
     [ "$status" -eq 1 ]
     [[ "$stderr" == *"$file"* ]]
     [ -e "$file" ]
+    sed -i '$d' "$data/fashion-mnist/ddpipe.manifest"
+    run --separate-stderr fetch --dataset fashion-mnist
+    [ "$status" -eq 1 ]
+    [[ "$stderr" == *"ddpipe.manifest"* ]]
     mkdir "$data/cifar10"
     run --separate-stderr fetch
     [ "$status" -eq 1 ]
