@@ -23,23 +23,19 @@ rule() { # FUNCTION NAME: the function prints what breaks the rule, one a line
 }
 
 files() { # GLOB…: those of the tree, committed or not
-    git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do [ ! -e "$f" ] || echo "$f"; done | sort -u
+    git ls-files --cached --others --exclude-standard --deduplicate -- "$@" | while read -r f; do
+        [ ! -e "$f" ] || echo "$f"
+    done
 }
 
+sources() { files '*.c' '*.h' '*.cc' '*.cu'; }
+
 scripts() {
-    files | while read -r f; do
-        case $f in
-        *.bats) echo "$f" ;;
-        *) head -c 64 "$f" | head -1 | grep -aqE '^#!.*\bbash$|^# shellcheck shell=bash' && echo "$f" ;;
-        esac
-    done
+    files | xargs -r awk 'FNR == 1 && (/^#!.*[ \/](ba)?sh$/ || /^#!.*bats$/ || /^# shellcheck shell=/) { print FILENAME } FNR == 1 { nextfile }'
 }
 
 format() {
-    local f
-    for f in $(files '*.c' '*.h' '*.cc' '*.cu'); do
-        clang-format --dry-run -Werror "$f" >/dev/null 2>&1 || echo "$f: make format"
-    done
+    sources | xargs -r clang-format --dry-run -Werror 2>&1 | sed -n 's/^\([^ :]*\):[0-9].*/\1: make format/p' | sort -u
 }
 
 # A program includes lib/ and its own folder; lib/ includes lib/ alone.
@@ -57,19 +53,16 @@ symbols() {
     local folder object file module kind name
     [ -n "$(compgen -G "$build/lib/*.c.o")" ] || echo "there are no objects in $build: run make first"
     for folder in lib "${programs[@]}"; do
-        for object in "$build/$folder"/*.c.o "$build/$folder"/*.cc.o; do
-            file=${object#"$build/"} file=${file%.o}
-            # An object may outlive its source.
-            if [ ! -e "$object" ] || [ ! -e "$file" ]; then continue; fi
-            module=$(basename "${file%.*}")
-            nm --defined-only --extern-only "$object" | while read -r _ kind name; do
-                # Two underscores: the compiler's own, in a build with a sanitizer.
-                [[ $kind == [TDBRC] && $name != __* ]] || continue
-                case $file:$name in
-                "$folder/$folder.c:main" | lib/log.c:fail | lib/pack.c:unpack_*) continue ;;
-                esac
-                allowed "$folder" "$module" "$name" || echo "$file: $name"
-            done
+        # Two underscores: the compiler's own, in a build with a sanitizer.
+        nm --print-file-name --defined-only --extern-only "$build/$folder"/*.c*.o 2>/dev/null |
+            sed -n 's/^\(.*\)\.o:[^ ]* \([TDBRC]\) \([^_].*\|_[^_].*\)/\1 \2 \3/p' | while read -r object kind name; do
+            file=${object#"$build/"}
+            [ -e "$file" ] || continue # an object may outlive its source
+            module=${file##*/} module=${module%.*}
+            case $file:$name in
+            "$folder/$folder.c:main" | lib/log.c:fail | lib/pack.c:unpack_*) continue ;;
+            esac
+            allowed "$folder" "$module" "$name" || echo "$file: $name ($kind)"
         done
     done
 }
@@ -88,18 +81,12 @@ shell_check() {
 }
 
 too_long() {
-    local f lines
-    for f in $(files '*.c' '*.h' '*.cc' '*.cu' '*.sh' '*.bats' '*.py' Makefile); do
-        lines=$(wc -l <"$f")
-        ((lines <= 450)) || echo "$f: $lines lines, at most 450"
-    done
+    { sources && files '*.sh' '*.bats' '*.py' Makefile; } |
+        xargs -r awk 'FNR == 451 { print FILENAME ": over 450 lines"; nextfile }'
 }
 
 opening_comment() {
-    local f
-    for f in $(files '*.c' '*.h' '*.cc' '*.cu'); do
-        head -c 3 "$f" | grep -qE '^/[*/]' || echo "$f: does not open with what it does"
-    done
+    sources | xargs -r awk 'FNR == 1 && !/^\/[*\/]/ { print FILENAME ": does not open with what it does" } { nextfile }'
 }
 
 rule format "sources are formatted"
