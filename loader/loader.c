@@ -1,6 +1,6 @@
 /* loader: maps a store, orders its images for one rank, augments them, and streams batches to that
  * rank's trainer, which asks for them by credits. Ends when the trainer says STOP. */
-#include <stdio.h>
+#include <malloc.h>
 
 #include "lib/log.h"
 #include "lib/opts.h"
@@ -11,7 +11,7 @@
 #include "loader/feed.h"
 #include "loader/stream.h"
 
-enum { LINGER_MS = 1000, BENCH_EPOCHS = 3 };
+enum { LINGER_MS = 1000, BENCH_EPOCHS = 3, HEAP_BYTES = 1 << 30 };
 
 static struct settings {
     const char *store, *endpoint, *augment;
@@ -197,6 +197,10 @@ int main(int argc, char **argv) {
     if (r)
         return r;
     log_open("loader", (int)set.rank);
+    /* Each batch is a block of its own, freed once it is sent. Kept in the heap, its pages need
+     * not be mapped and cleared by the system anew every time. */
+    mallopt(M_MMAP_THRESHOLD, HEAP_BYTES);
+    mallopt(M_TRIM_THRESHOLD, HEAP_BYTES);
     if (set.print_config) {
         opts_print_json(&opts);
         return 0;
