@@ -47,7 +47,8 @@ missing() { # prints "package purpose" for each need of the sets that is not the
     done <<<"$table"
 }
 
-action=${1:-} && shift || true
+action=${1:-}
+(($# == 0)) || shift
 case $action in
 check)
     found=$(missing "$@")

@@ -23,10 +23,8 @@ ask_programs() {
             kind[$name]=${kind[$name]:-$type}
         done <<<"$options"
     done
-    # The data set's directory reaches prep from this script. --resize is the loader's, of training
-    # images; prep's, of a data set's, is for who runs prep alone.
+    # The data set's directory reaches prep from this script.
     unset 'owners[data]'
-    owners[resize]=' loader'
 }
 
 nearest() { # NAME: the known name with the smallest edit distance (Levenshtein)

@@ -21,16 +21,16 @@ enum batch_kind { BATCH_CREDIT = 1, BATCH_HELLO, BATCH_BATCH, BATCH_END, BATCH_S
 enum batch_phase { BATCH_TRAIN = 0, BATCH_VAL = 1 };
 
 struct batch_hello {
-    uint32_t n_train, n_val;         /* images in the whole data set, after --limit-… */
-    uint32_t c, h, w;                /* largest geometry that a BATCH will have */
+    uint32_t n_train, n_val; /* images in the whole data set, after --limit-… */
+    uint32_t c, h, w;        /* largest geometry that a BATCH will have */
     uint32_t classes;
-    uint32_t rank, world_size;       /* of the sampler */
+    uint32_t rank, world_size; /* of the sampler */
     uint32_t batch_size, val_batch_size;
     uint32_t train_steps, val_steps; /* BATCHes per epoch of this rank */
     uint64_t seed;
-    char digest[65];                 /* of the store, hexadecimal */
-    char augment[128];               /* every sampler and augmentation setting, as text */
-    double mean[4], std[4];          /* per channel, of train images scaled to 0..1 */
+    char digest[65];        /* of the store, hexadecimal */
+    char augment[128];      /* every sampler and augmentation setting, as text */
+    double mean[4], std[4]; /* per channel, of train images scaled to 0..1 */
     /* Raw moments of the 2×2 patches of the first 5,000 train images scaled to 0..1, a patch
      * ordered (c, dy, dx): mean and mean of products. Zeros where C is not 3. */
     double patch_mean[BATCH_PATCH];
@@ -39,19 +39,19 @@ struct batch_hello {
 
 struct batch {
     enum batch_phase phase;
-    uint32_t epoch;          /* from 1 */
-    uint32_t step;           /* in this phase, from 1 */
-    uint32_t count;          /* images, ≥ 1 */
+    uint32_t epoch; /* from 1 */
+    uint32_t step;  /* in this phase, from 1 */
+    uint32_t count; /* images, ≥ 1 */
     uint32_t c, h, w;
-    const uint8_t *pixels;   /* (count, h, w, c) */
-    const uint8_t *labels;   /* (count) little-endian u16 each: use batch_label() */
+    const uint8_t *pixels; /* (count, h, w, c) */
+    const uint8_t *labels; /* (count) little-endian u16 each: use batch_label() */
 };
 
 struct batch_message {
     enum batch_kind kind;
-    uint32_t credits;        /* BATCH_CREDIT */
+    uint32_t credits;         /* BATCH_CREDIT */
     struct batch_hello hello; /* BATCH_HELLO */
-    struct batch batch;      /* BATCH_BATCH: points into the message; BATCH_END: epoch and phase */
+    struct batch batch;       /* BATCH_BATCH: points into the message; BATCH_END: epoch and phase */
 };
 
 /* Each fills an uninitialised message, which the caller sends or closes. */

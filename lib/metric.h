@@ -1,5 +1,6 @@
 /* metric: the arrow from every trainer to the aggregator (PUSH to PULL). Packed by pack.h:
- * magic "DDPM", version, kind, length, fields. An unknown version, kind or wrong length is refused. */
+ * magic "DDPM", version, kind, length, fields. An unknown version, kind or wrong length is refused.
+ */
 #ifndef DDPIPE_METRIC_H
 #define DDPIPE_METRIC_H
 
@@ -25,8 +26,8 @@ enum metric_reason {
 struct metric {
     enum metric_kind kind;
     uint32_t rank, world_size;
-    uint32_t epoch, epochs;    /* epoch from 1; epochs: the limit */
-    uint32_t step, steps;      /* PROGRESS, HELLO: in this epoch */
+    uint32_t epoch, epochs; /* epoch from 1; epochs: the limit */
+    uint32_t step, steps;   /* PROGRESS, HELLO: in this epoch */
     enum metric_phase phase;
     enum metric_reason reason; /* BYE */
     uint64_t images;           /* processed by this rank in this phase (or since the epoch began) */
@@ -36,7 +37,7 @@ struct metric {
     uint64_t correct, count;   /* of this rank's images */
     double learning_rate;      /* at the last step */
     double wait_seconds, compute_seconds, comm_seconds; /* parts of seconds */
-    char host[64];             /* HELLO */
+    char host[64];                                      /* HELLO */
 };
 
 /* Bytes written to out, at most METRIC_SIZE_MAX. */

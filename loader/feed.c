@@ -78,7 +78,7 @@ static int open_augment(struct feed *f) {
         f->augment.fill[i] = (uint8_t)lrint(f->store->mean[i] * 255);
     f->augment_resized = f->augment;
     if ((set->resize > 0) != (set->resize_epochs > 0))
-        return fail(BAD_USAGE, "--resize %u with --resize-epochs %u: both are wanted, or none",
+        return fail(BAD_USAGE, "--small %u with --small-epochs %u: both are wanted, or none",
                     set->resize, set->resize_epochs);
     int r = augment_check(&f->augment);
     if (r || set->resize == 0)
@@ -127,7 +127,7 @@ static void describe(struct feed *f) {
     };
     snprintf(h->digest, sizeof h->digest, "%s", s->digest);
     snprintf(h->augment, sizeof h->augment,
-             "augment=%s cutout=%u shuffle=%s drop_last=%s resize=%u resize_epochs=%u",
+             "augment=%s cutout=%u shuffle=%s drop_last=%s small=%u small_epochs=%u",
              augment_name(set->augment), set->cutout, set->shuffle ? "yes" : "no",
              set->drop_last ? "yes" : "no", set->resize, set->resize_epochs);
     memcpy(h->mean, s->mean, sizeof h->mean);

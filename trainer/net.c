@@ -2,6 +2,7 @@
 #include "trainer/net.h"
 #include "lib/clock.h"
 #include "lib/log.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,6 +319,23 @@ void net_put(struct net *net, const struct param *p, const float *plain, float *
         net->backend->call->weight_put(net->backend, &p->weight, plain, arena + p->offset);
     else
         memcpy(arena + p->offset, plain, p->count * sizeof *plain);
+}
+
+static bool all_finite(const float *x, size_t count) {
+    float sum = 0; /* x·0 is 0 where x is finite, else nan, which stays */
+    for (size_t i = 0; i < count; i++)
+        sum += x[i] * 0;
+    return !isnan(sum);
+}
+
+const char *net_not_finite(struct net *net) {
+    for (int i = 0; i < net->param_count; i++)
+        if (!all_finite(net->weights + net->params[i].offset, net->params[i].weight.count))
+            return net->params[i].name;
+    for (int i = 0; i < net->stat_count; i++)
+        if (!all_finite(net->stats + net->stat[i].offset, 2 * (size_t)net->stat[i].channels))
+            return net->stat[i].name;
+    return NULL;
 }
 
 void net_print_profile(const struct net *net, int64_t steps) {

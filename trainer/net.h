@@ -83,6 +83,9 @@ void net_backward(struct net *net, struct plan *plan, void (*ready)(void *arg, s
 void net_get(struct net *net, const struct param *p, const float *arena, float *plain);
 void net_put(struct net *net, const struct param *p, const float *plain, float *arena);
 
+/* The name of a parameter or statistic that holds a value which is not finite, or NULL. */
+const char *net_not_finite(struct net *net);
+
 /* Time per layer since profile was set, as a table on stderr. */
 void net_print_profile(const struct net *net, int64_t steps);
 

@@ -53,7 +53,7 @@ int report_send(struct report *r, struct metric *m) {
             return 0;
         r->last_progress_ns = clock_ns();
     }
-    if (m->kind == METRIC_EPOCH)
+    if (m->kind == METRIC_EPOCH && m->images)
         say(m);
     if (!r->sock)
         return 0;

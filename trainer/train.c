@@ -147,6 +147,12 @@ static int run_epoch(struct train *t, uint32_t epoch, bool *met) {
         rc = ddp_broadcast_stats(t->comm, t->net);
     if (rc)
         return rc;
+    const char *lost = net_not_finite(t->net);
+    if (lost) /* BatchNorm can hide it from the loss */
+        return fail(BAD_INPUT,
+                    "\"%s\" is not finite after epoch %u, step %lld (learning rate %g): "
+                    "lower --lr or warm up longer",
+                    lost, epoch, (long long)t->steps, m.learning_rate);
     if (t->average) {
         average_swap(t->average, t->net);
         rc = ddp_broadcast_stats(t->comm, t->net);

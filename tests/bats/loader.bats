@@ -100,12 +100,12 @@ images() { # PHASE EPOCH FILE
 }
 
 @test "a trainer sees phases, steps and sizes in order" {
-    load --limit-train 40 --limit-val 20 --drop-last --resize 24 --resize-epochs 1 --augment speed
+    load --limit-train 40 --limit-val 20 --drop-last --small 24 --small-epochs 1 --augment speed
     "$dump" "$endpoint" 2 3>&- | grep -v image >dump
     finish
     [ "$code" -eq 0 ]
     cmp dump - <<'END'
-hello 40 20 rank 0 of 1, 2 and 2 steps, augment=speed cutout=0 shuffle=yes drop_last=yes resize=24 resize_epochs=1
+hello 40 20 rank 0 of 1, 2 and 2 steps, augment=speed cutout=0 shuffle=yes drop_last=yes small=24 small_epochs=1
 batch train 1 1 16 24 24
 batch train 1 2 16 24 24
 end train 1
@@ -262,7 +262,7 @@ END
     refuses 100 batch-size 301 300 -- --batch-size 301
     refuses 100 rank 2 world-size -- --rank 2 --world-size 2
     refuses 100 cutout 33 32 -- --cutout 33
-    refuses 100 resize-epochs -- --resize 24
+    refuses 100 small-epochs -- --small 24
     refuses 100 augment -- --augment strong
     run "$bin/loader" --store "$SHM/nothing-there" --endpoint "$endpoint"
     [ "$status" -eq 1 ]

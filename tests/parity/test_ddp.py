@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cifar import BIN  # noqa: E402
 from models import build, load_safetensors, save_safetensors  # noqa: E402
 
-STEPS, BATCH, WORLD, LR, EPS = 20, 16, 2, 0.01, float(np.finfo(np.float32).eps)
+STEPS, BATCH, WORLD, LR, EPS = 20, 8, 2, 0.01, float(np.finfo(np.float32).eps)
 MEAN, STD = "0.4914,0.4822,0.4465", "0.2470,0.2435,0.2616"
 
 

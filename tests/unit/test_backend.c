@@ -251,8 +251,7 @@ static struct model around(enum layer_kind kind, int channels, int kernel, int p
 
 static void single_layers(void **state) {
     (void)state;
-    static const struct shape shapes[] = {
-        {2, 3, 8, 8}, {3, 3, 5, 7}, {2, 1, 6, 13}};
+    static const struct shape shapes[] = {{2, 3, 8, 8}, {3, 3, 5, 7}, {2, 1, 6, 13}};
     static const int channels[] = {1, 16, 21};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t c = 0; c < sizeof channels / sizeof *channels; c++) {

@@ -133,6 +133,11 @@ static void other_lines_are_refused(void **state) {
         if (read_it(false) != BAD_INPUT)
             fail_msg("taken: %s", wrong[i]);
     }
+    /* This one leads to the right file, by leaving the directory. */
+    char round[256];
+    snprintf(round, sizeof round, HEAD "file 4 " HEX " ../%s/a.bin\n", strrchr(dir, '/') + 1);
+    put(DATASET_MANIFEST, round);
+    assert_int_equal(read_it(true), BAD_INPUT);
 }
 
 static void formats_have_their_words(void **state) {

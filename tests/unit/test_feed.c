@@ -166,8 +166,8 @@ static void hello_tells_the_truth(void **state) {
     assert_memory_equal(h->std, store.std, sizeof h->std);
     assert_memory_equal(h->patch_mean, store.patch_mean, sizeof h->patch_mean);
     assert_memory_equal(h->patch_moment, store.patch_moment, sizeof h->patch_moment);
-    assert_string_equal(h->augment, "augment=speed cutout=5 shuffle=yes drop_last=no resize=12 "
-                                    "resize_epochs=1");
+    assert_string_equal(h->augment, "augment=speed cutout=5 shuffle=yes drop_last=no small=12 "
+                                    "small_epochs=1");
     feed_close(&f);
 }
 
