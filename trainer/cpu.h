@@ -1,6 +1,6 @@
-/* cpu: what the files of the oneDNN backend share. backend_cpu.c owns the engine and all memory,
- * cpu_conv.c, cpu_norm.c and cpu_pool.c turn layers into primitives, cpu_loops.c has the
- * operations that are plain loops over memory.
+/* cpu: what the files of the oneDNN backend share. backend_cpu.c is its table; cpu_memory.c owns
+ * the engine and all memory; cpu_conv.c, cpu_norm.c and cpu_pool.c turn layers into primitives;
+ * cpu_loops.c has the operations that are plain loops over memory.
  *
  * An operation becomes two short lists of steps; a step is a oneDNN primitive with its arguments,
  * or a function. Source of all primitives' semantics: oneDNN 2.6 developer guide. */
@@ -34,6 +34,22 @@ struct cpu_op {
 };
 
 enum cpu_pass { CPU_FORWARD, CPU_BACKWARD };
+
+struct cpu *cpu_open(void);
+void cpu_close(struct cpu **cpu);
+
+/* An object that cpu_close destroys. */
+void cpu_own(struct cpu *cpu, void *object, void (*destroy)(void *object));
+
+/* The next plan takes its memory from the workspace's start. */
+void cpu_rewind(struct cpu *cpu);
+
+void cpu_execute(struct cpu *cpu, dnnl_primitive_t primitive, int count,
+                 const dnnl_exec_arg_t *args);
+
+/* Copies between two orders at once, outside any step. */
+void cpu_reorder_now(struct cpu *cpu, const dnnl_memory_desc_t *from, const float *in,
+                     const dnnl_memory_desc_t *to, float *out);
 
 /* Memory in the plan's workspace, zeroed when first used. Ends the process where there is none. */
 void *cpu_take(struct cpu *cpu, size_t bytes);
