@@ -116,5 +116,14 @@ int main(int argc, char **argv) {
         optim_step(optim, net, hyper[0], 1);
     }
     snprintf(path, sizeof path, "%s.weights", argv[2]);
-    return safetensors_write(argv[2], out, out_count) || checkpoint_save(net, path) ? BAD_INPUT : 0;
+    int rc = safetensors_write(argv[2], out, out_count);
+    rc = rc ? rc : checkpoint_save(net, path);
+    while (out_count)
+        free((void *)(uintptr_t)out[--out_count].data);
+    free(labels);
+    optim_close(&optim);
+    net_close(&net);
+    b->call->close(&b);
+    safetensors_close(&in);
+    return rc;
 }
