@@ -74,8 +74,9 @@ static json_t *to_json(const char *kind, const struct stats_summary *s) {
     }
     json_object_set_new(o, "learning_rate", number(s->learning_rate));
     json_object_set_new(o, "stall",
-                        json_pack("{s:o, s:o, s:o}", "wait", number(s->wait), "compute",
-                                  number(s->compute), "comm", number(s->comm)));
+                        json_pack("{s:o, s:o, s:o, s:o}", "wait", number(s->wait), "compute",
+                                  number(s->compute), "comm", number(s->comm), "hidden",
+                                  number(s->hidden)));
     return o;
 }
 

@@ -83,7 +83,8 @@ bool stats_ready(const struct stats *s, bool ended) {
 /* The sums of one phase over ranks [first, last). */
 struct phase_sums {
     uint64_t images, count, correct;
-    double loss_sum, images_per_sec, seconds, start_seconds, wait, compute, comm, learning_rate;
+    double loss_sum, images_per_sec, seconds, start_seconds, wait, compute, comm, hidden,
+        learning_rate;
 };
 
 static struct phase_sums sum_phase(const struct stats *s, int phase, uint32_t first,
@@ -105,6 +106,7 @@ static struct phase_sums sum_phase(const struct stats *s, int phase, uint32_t fi
         sums.wait += m->wait_seconds;
         sums.compute += m->compute_seconds;
         sums.comm += m->comm_seconds;
+        sums.hidden += m->hidden_seconds;
         sums.learning_rate = m->learning_rate;
     }
     return sums;
@@ -135,6 +137,7 @@ static struct stats_summary summarize(const struct stats *s, uint32_t first, uin
         .wait = train.wait / ranks,
         .compute = train.compute / ranks,
         .comm = train.comm / ranks,
+        .hidden = train.hidden / ranks,
     };
 }
 

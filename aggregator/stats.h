@@ -7,6 +7,7 @@
  *   cumulative_time  max seconds since training began on r, at the end of this epoch's validation
  *   val_seconds      max validation seconds_r
  *   wait, compute, comm  mean over ranks, parts of the training seconds
+ *   hidden               mean over ranks, communication while computing: beside them
  * A summary of one rank is the same over that rank alone. */
 #ifndef DDPIPE_AGGREGATOR_STATS_H
 #define DDPIPE_AGGREGATOR_STATS_H
@@ -23,7 +24,7 @@ struct stats_summary {
     double cumulative_time, epoch_time, images_per_sec, val_seconds;
     double train_loss, train_accuracy, val_loss, val_accuracy;
     double learning_rate;
-    double wait, compute, comm;
+    double wait, compute, comm, hidden;
 };
 
 struct stats;

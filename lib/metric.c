@@ -3,7 +3,7 @@
  * Every kind carries the same fields in the same order, so one table of bytes describes them all:
  *   "DDPM", u16 version, u16 kind, u32 length of what follows,
  *   u32 rank, world_size, epoch, epochs, step, steps, phase, reason, u64 images, correct, count,
- *   f64 seconds, start_seconds, loss_sum, learning_rate, wait, compute, comm, text host.
+ *   f64 seconds, start_seconds, loss_sum, learning_rate, wait, compute, comm, hidden, text host.
  * Reading refuses what cannot be true of any rank, so that no sum is spoilt later. */
 #include "lib/metric.h"
 
@@ -41,6 +41,7 @@ size_t metric_write(uint8_t out[METRIC_SIZE_MAX], const struct metric *m) {
     pack_f64(&p, m->wait_seconds);
     pack_f64(&p, m->compute_seconds);
     pack_f64(&p, m->comm_seconds);
+    pack_f64(&p, m->hidden_seconds);
     pack_text(&p, m->host);
 
     struct pack length = pack_open(out + LENGTH_AT, sizeof(uint32_t));
@@ -94,7 +95,7 @@ static int check(const struct metric *m, uint32_t phase, uint32_t reason) {
                     (unsigned)m->rank);
     if (!is_duration(m->seconds) || !is_duration(m->start_seconds) ||
         !is_duration(m->wait_seconds) || !is_duration(m->compute_seconds) ||
-        !is_duration(m->comm_seconds))
+        !is_duration(m->comm_seconds) || !is_duration(m->hidden_seconds))
         return fail(BAD_INPUT, "metric record of rank %u: a time after offset 68 is not a duration",
                     (unsigned)m->rank);
     return 0;
@@ -123,6 +124,7 @@ int metric_read(const void *bytes, size_t size, struct metric *m) {
     m->wait_seconds = unpack_f64(&p);
     m->compute_seconds = unpack_f64(&p);
     m->comm_seconds = unpack_f64(&p);
+    m->hidden_seconds = unpack_f64(&p);
     unpack_text(&p, m->host, sizeof m->host);
     if (!unpack_done(&p))
         return fail(BAD_INPUT, "metric record: its fields end at offset %zu, the record at %zu",

@@ -37,7 +37,9 @@ struct metric {
     uint64_t correct, count;   /* of this rank's images */
     double learning_rate;      /* at the last step */
     double wait_seconds, compute_seconds, comm_seconds; /* parts of seconds */
-    char host[64];                                      /* HELLO */
+    double hidden_seconds; /* of communication that ran while this rank computed: beside
+                              comm_seconds */
+    char host[64];         /* HELLO */
 };
 
 /* Bytes written to out, at most METRIC_SIZE_MAX. */

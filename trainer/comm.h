@@ -30,6 +30,13 @@ int comm_sum_f64(struct comm *c, double *x, size_t count);
 /* Every rank gets root's bytes. */
 int comm_broadcast(struct comm *c, void *bytes, size_t size, int root);
 
+/* count floats of every rank into all (world_size·count, by rank) on root; all is not used
+ * elsewhere. */
+int comm_gather_f32(struct comm *c, const float *x, float *all, size_t count, int root);
+
+/* count floats of root's all (world_size·count, by rank) to every rank. */
+int comm_scatter_f32(struct comm *c, const float *all, float *x, size_t count, int root);
+
 int comm_barrier(struct comm *c);
 
 int comm_rank(const struct comm *c);

@@ -8,9 +8,11 @@
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
+#include <gloo/gather.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
+#include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 #include <map>
 #include <memory>
@@ -129,6 +131,42 @@ extern "C" int comm_broadcast(struct comm *c, void *bytes, size_t size, int root
         o.setRoot(root);
         o.setTag(c->tag++);
         gloo::broadcast(o);
+    });
+}
+
+extern "C" int comm_gather_f32(struct comm *c, const float *x, float *all, size_t count, int root) {
+    if (c->world_size == 1) {
+        std::memcpy(all, x, count * sizeof *x);
+        return 0;
+    }
+    return attempt("gather", [&] {
+        gloo::GatherOptions o(c->context);
+        o.setInput(const_cast<float *>(x), count);
+        if (c->rank == root)
+            o.setOutput(all, count * static_cast<size_t>(c->world_size));
+        o.setRoot(root);
+        o.setTag(c->tag++);
+        gloo::gather(o);
+    });
+}
+
+extern "C" int comm_scatter_f32(struct comm *c, const float *all, float *x, size_t count,
+                                int root) {
+    if (c->world_size == 1) {
+        std::memcpy(x, all, count * sizeof *x);
+        return 0;
+    }
+    return attempt("scatter", [&] {
+        gloo::ScatterOptions o(c->context);
+        std::vector<float *> parts;
+        for (int i = 0; i < c->world_size && c->rank == root; i++)
+            parts.push_back(const_cast<float *>(all) + static_cast<size_t>(i) * count);
+        if (c->rank == root)
+            o.setInputs(parts, count);
+        o.setOutput(x, count);
+        o.setRoot(root);
+        o.setTag(c->tag++);
+        gloo::scatter(o);
     });
 }
 

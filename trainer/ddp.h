@@ -1,20 +1,46 @@
-/* ddp: keeps the ranks' replicas of a net equal. */
+/* ddp: keeps the ranks' replicas of a net equal, by one of three strategies.
+ *
+ * DDP: the gradient arena, which is laid out in backward order, is cut into buckets; a thread
+ * reduces each in place as soon as backward has filled it, while backward goes on (Li et al.,
+ * "PyTorch Distributed", VLDB 2020, section 3.2). ALLREDUCE: after backward, one all-reduce per
+ * parameter tensor. GATHER_SCATTER: after backward, per parameter tensor: rank 0 gathers all ranks'
+ * gradients, adds them up and scatters the sum. All leave the sum over ranks in net->grads: the
+ * same numbers but for the order of additions, and the same bits on every rank. The optimizer's
+ * scale divides by the world size. */
 #ifndef DDPIPE_DDP_H
 #define DDPIPE_DDP_H
 
 #include "trainer/comm.h"
 #include "trainer/net.h"
 
+enum ddp_sync { DDP_DDP, DDP_ALLREDUCE, DDP_GATHER_SCATTER };
+
+struct ddp;
+
+struct ddp_options {
+    enum ddp_sync sync;
+    size_t first_bucket_bytes, bucket_bytes; /* DDP: at least so much is reduced at once */
+};
+
+/* comm and net are the caller's, and outlive it. */
+int ddp_open(struct ddp **d, struct comm *comm, struct net *net, const struct ddp_options *options);
+
 /* Every rank gets rank 0's weights and running statistics, as
  * torch.nn.parallel.DistributedDataParallel does when it is constructed. */
-int ddp_broadcast(struct comm *c, struct net *net);
+int ddp_broadcast(struct ddp *d);
 
 /* Every rank gets rank 0's running statistics: before validation, so that all ranks judge by the
  * same ones. */
-int ddp_broadcast_stats(struct comm *c, struct net *net);
+int ddp_broadcast_stats(struct ddp *d);
 
-/* net->grads becomes the sum over ranks, by one all-reduce over the trained part of the arena; the
- * optimizer's scale divides it by the world size. */
-int ddp_sum_grads(struct comm *c, struct net *net);
+/* For net_backward: arg is the struct ddp. */
+void ddp_ready(void *arg, size_t end);
+
+/* After net_backward: returns when net->grads is the sum over ranks. *busy_ns grows by the time
+ * spent in collectives, *exposed_ns by the part of it that this call waited for: the rest ran while
+ * backward did. */
+int ddp_finish(struct ddp *d, int64_t *busy_ns, int64_t *exposed_ns);
+
+void ddp_close(struct ddp **d);
 
 #endif

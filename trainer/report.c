@@ -35,11 +35,12 @@ int report_open(struct report **out, const char *endpoint, int rank, int world_s
 static void say(const struct metric *m) {
     double count = m->count ? (double)m->count : 1;
     log_note("epoch %u %s: %llu images in %.3f s (%.1f/s), loss %.4f, accuracy %.4f; "
-             "waited %.3f, computed %.3f, communicated %.3f s",
+             "waited %.3f, computed %.3f, communicated %.3f s (and %.3f s hidden)",
              m->epoch, m->phase == METRIC_TRAIN ? "train" : "validation",
              (unsigned long long)m->images, m->seconds,
              m->seconds > 0 ? (double)m->images / m->seconds : 0, m->loss_sum / count,
-             (double)m->correct / count, m->wait_seconds, m->compute_seconds, m->comm_seconds);
+             (double)m->correct / count, m->wait_seconds, m->compute_seconds, m->comm_seconds,
+             m->hidden_seconds);
 }
 
 int report_send(struct report *r, struct metric *m) {

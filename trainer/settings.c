@@ -39,6 +39,13 @@ static const struct opt table[] = {
      .arg = "HOST", .help = "of rank 0"},
     {"master-port", OPT_INT, &v.master_port, 1, 65535, .fallback = "29500", .env = "MASTER_PORT",
      .arg = "PORT", .help = "that rank 0 binds"},
+    {"sync", OPT_CHOICE, &v.sync, .choices = "ddp|allreduce|gather-scatter", .fallback = "ddp",
+     .help = "how gradients are averaged: buckets reduced while backward runs; one all-reduce\n"
+             "per tensor after it; or rank 0 gathers, adds up and scatters them"},
+    {"bucket-mb", OPT_REAL, &v.bucket_mb, 0.001, 4096, .fallback = "25", .arg = "MB",
+     .help = "--sync ddp: size of a bucket …"},
+    {"first-bucket-mb", OPT_REAL, &v.first_bucket_mb, 0.001, 4096, .fallback = "1", .arg = "MB",
+     .help = "… and of the first, which backward fills first"},
     {"join-timeout", OPT_REAL, &v.join_timeout, 0.1, 86400, .fallback = "60", .arg = "S",
      .help = "wait for all ranks at most so long"},
     {"comm-timeout", OPT_REAL, &v.comm_timeout, 0.1, 86400, .fallback = "60", .arg = "S",
@@ -192,7 +199,8 @@ void settings_text(const struct settings *s, const struct batch_hello *hello, ch
              "warmup-steps=%lld\nlr-start=%g\nlr-peak-at=%g\nlr-end=%g\nlr-gamma=%g\n"
              "lr-step-epochs=%lld\nema-every=%lld\nema-decay=%g\nmean=%s\nstd=%s\nseed=%lld\n"
              "epochs=%lld\nmax-steps=%lld\ntarget-accuracy=%g\npatience=%lld\n"
-             "data=%s\nloader seed=%llu\nbatch-size=%u\ntrain images=%u\nvalidation images=%u\n"
+             "sync=%s\nbucket-mb=%g\nfirst-bucket-mb=%g\ndata=%s\nloader "
+             "seed=%llu\nbatch-size=%u\ntrain images=%u\nvalidation images=%u\n"
              "steps per epoch=%u\naugment=%s\n",
              s->model.name, (long long)s->model.width, s->model.widths, s->model.activation,
              (long long)s->stem_bias_epochs, s->model.dropout, s->device, s->optim.name, h->rate,
@@ -202,8 +210,9 @@ void settings_text(const struct settings *s, const struct batch_hello *hello, ch
              (long long)h->step_epochs, (long long)s->ema_every, s->ema_decay,
              s->mean ? s->mean : "the store's", s->std ? s->std : "the store's", (long long)s->seed,
              (long long)s->epochs, (long long)s->max_steps, s->target, (long long)s->patience,
-             hello->digest, (unsigned long long)hello->seed, hello->batch_size, hello->n_train,
-             hello->n_val, hello->train_steps, hello->augment);
+             s->sync, s->bucket_mb, s->first_bucket_mb, hello->digest,
+             (unsigned long long)hello->seed, hello->batch_size, hello->n_train, hello->n_val,
+             hello->train_steps, hello->augment);
 }
 
 int settings_threads(const struct settings *s) {

@@ -12,9 +12,10 @@ struct settings {
     struct model_options model;
     struct optim_options optim;
     struct schedule schedule;
-    const char *device, *endpoint, *metrics, *master_addr, *save, *init, *mean, *std;
+    const char *device, *endpoint, *metrics, *master_addr, *save, *init, *mean, *std, *sync;
     int64_t rank, world_size, local_world_size, master_port, threads;
     int64_t epochs, max_steps, patience, stem_bias_epochs, ema_every, prefetch, seed;
+    double bucket_mb, first_bucket_mb;
     double target, smoothing, ema_decay, join_timeout, comm_timeout, data_timeout;
     bool require_target, synthetic, profile, print_config;
     int64_t batch_size, synthetic_steps; /* --synthetic */

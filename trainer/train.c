@@ -4,7 +4,6 @@
 #include "lib/clock.h"
 #include "lib/log.h"
 #include "lib/stop.h"
-#include "trainer/ddp.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -50,12 +49,11 @@ static int step(struct train *t, const struct batch *b, struct metric *m) {
                     "the loss is %g at epoch %u, step %u (learning rate %g): lower --lr "
                     "or warm up longer",
                     loss.loss_sum, b->epoch, b->step, rate);
-    net_backward(t->net, plan, NULL, NULL);
-    int64_t computed = clock_ns();
-    rc = ddp_sum_grads(t->comm, t->net);
+    net_backward(t->net, plan, ddp_ready, t->ddp);
+    int64_t busy = 0, exposed = 0;
+    rc = ddp_finish(t->ddp, &busy, &exposed);
     if (rc)
         return rc;
-    int64_t summed = clock_ns();
     optim_step(t->optim, t->net, rate, 1. / comm_world_size(t->comm));
     t->steps++;
     if (t->average)
@@ -65,8 +63,9 @@ static int step(struct train *t, const struct batch *b, struct metric *m) {
     m->correct += (uint64_t)loss.correct;
     m->count += b->count;
     m->images += b->count;
-    m->comm_seconds += seconds(summed - computed);
-    m->compute_seconds += seconds(clock_ns() - summed + computed - began);
+    m->comm_seconds += seconds(exposed);
+    m->hidden_seconds += busy > exposed ? seconds(busy - exposed) : 0;
+    m->compute_seconds += seconds(clock_ns() - began - exposed);
     return 0;
 }
 
@@ -144,7 +143,7 @@ static int run_epoch(struct train *t, uint32_t epoch, bool *met) {
         optim_freeze_stem(t->optim, t->net);
     int rc = run_phase(t, epoch, BATCH_TRAIN, &m);
     if (!rc)
-        rc = ddp_broadcast_stats(t->comm, t->net);
+        rc = ddp_broadcast_stats(t->ddp);
     if (rc)
         return rc;
     const char *lost = net_not_finite(t->net);
@@ -155,7 +154,7 @@ static int run_epoch(struct train *t, uint32_t epoch, bool *met) {
                     lost, epoch, (long long)t->steps, m.learning_rate);
     if (t->average) {
         average_swap(t->average, t->net);
-        rc = ddp_broadcast_stats(t->comm, t->net);
+        rc = ddp_broadcast_stats(t->ddp);
     }
     rc = rc ? rc : run_phase(t, epoch, BATCH_VAL, &m);
     if (t->average)

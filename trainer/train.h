@@ -4,6 +4,7 @@
 
 #include "trainer/average.h"
 #include "trainer/comm.h"
+#include "trainer/ddp.h"
 #include "trainer/net.h"
 #include "trainer/optim.h"
 #include "trainer/report.h"
@@ -15,6 +16,7 @@ struct train {
     struct optim *optim;
     struct average *average; /* NULL: the raw weights are evaluated and saved */
     struct comm *comm;
+    struct ddp *ddp;
     struct source *source;
     struct report *report;
     struct schedule schedule;

@@ -5,7 +5,6 @@
 #include "lib/log.h"
 #include "lib/stop.h"
 #include "trainer/checkpoint.h"
-#include "trainer/ddp.h"
 #include "trainer/init.h"
 #include "trainer/rendezvous.h"
 #include "trainer/settings.h"
@@ -65,7 +64,13 @@ static int open_weights(struct trainer *t) {
     int rc = init_weights(t->train.net, (uint64_t)s->seed, &patches);
     if (!rc && s->init)
         rc = checkpoint_load(t->train.net, s->init);
-    return rc ? rc : ddp_broadcast(t->train.comm, t->train.net);
+    struct ddp_options o = {.first_bucket_bytes = (size_t)(s->first_bucket_mb * 1048576),
+                            .bucket_bytes = (size_t)(s->bucket_mb * 1048576),
+                            .sync = !strcmp(s->sync, "ddp")         ? DDP_DDP
+                                    : !strcmp(s->sync, "allreduce") ? DDP_ALLREDUCE
+                                                                    : DDP_GATHER_SCATTER};
+    rc = rc ? rc : ddp_open(&t->train.ddp, t->train.comm, t->train.net, &o);
+    return rc ? rc : ddp_broadcast(t->train.ddp);
 }
 
 static int open_net(struct trainer *t) {
@@ -127,6 +132,7 @@ static int run(struct trainer *t) {
 
 static void close_all(struct trainer *t) {
     source_close(&t->train.source);
+    ddp_close(&t->train.ddp);
     if (t->train.comm)
         comm_close(&t->train.comm);
     rendezvous_close(&t->rendezvous);

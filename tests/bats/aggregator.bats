@@ -53,7 +53,7 @@ rows = [json.loads(line) for line in open("m.jsonl")]
 assert [(r["kind"], r.get("rank")) for r in rows] == [("rank_epoch", 0), ("rank_epoch", 1), ("epoch", None)]
 e = rows[2]
 want = dict(epoch=1, cumulative_time=7, epoch_time=4, images_per_sec=17.5, train_loss=3, train_accuracy=.5,
-            val_loss=4, val_accuracy=.75, val_count=4, val_seconds=1, stall=dict(wait=.75, compute=1.5, comm=.75))
+            val_loss=4, val_accuracy=.75, val_count=4, val_seconds=1, stall=dict(wait=.75, compute=1.5, comm=.75, hidden=.375))
 assert {k: e[k] for k in want} == want, e
 r = rows[1]
 want = dict(rank=1, epoch=1, images=10, seconds=4, images_per_sec=2.5, train_loss=9, train_accuracy=.5,

@@ -24,6 +24,12 @@ report() { # figures on the terminal and in the log, pass or fail
     [ -z "${failed:-}" ]
 }
 
+@test "ddp, allreduce and gather-scatter: the same weights on 1 to 4 ranks, the same bits on every rank" {
+    /usr/bin/python3 tests/parity/test_sync.py > "$BATS_TEST_TMPDIR/out" || failed=1
+    report < "$BATS_TEST_TMPDIR/out"
+    [ -z "${failed:-}" ]
+}
+
 @test "weights trained here load in PyTorch and measure the same accuracy on 10,000 images" {
     run=$BATS_TEST_TMPDIR/run
     jobs/run_pipeline.sh --recipe quick --data "$DATA" --epochs 1 --max-steps 150 --run-dir "$run" > "$BATS_TEST_TMPDIR/log"

@@ -53,6 +53,7 @@ static int parse(const char *line, struct metric *m) {
     m->wait_seconds = m->seconds / 4;
     m->compute_seconds = m->seconds / 2;
     m->comm_seconds = m->seconds / 4;
+    m->hidden_seconds = m->seconds / 8;
     return 0;
 }
 

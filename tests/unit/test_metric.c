@@ -34,6 +34,7 @@ static const struct metric sample = {
     .wait_seconds = 0.25,
     .compute_seconds = 0.5,
     .comm_seconds = 0.75,
+    .hidden_seconds = 0.625,
     .host = "node-1",
 };
 
@@ -70,7 +71,7 @@ static void every_field_survives(void **state) {
     assert_true(m.images == sample.images && m.correct == 17 && m.count == 19);
     assert_true(m.seconds == 1.5 && m.start_seconds == 2.25 && m.loss_sum == -0.125);
     assert_true(m.learning_rate == 0.1 && m.wait_seconds == 0.25);
-    assert_true(m.compute_seconds == 0.5 && m.comm_seconds == 0.75);
+    assert_true(m.compute_seconds == 0.5 && m.comm_seconds == 0.75 && m.hidden_seconds == 0.625);
     assert_string_equal(m.host, sample.host);
 }
 
