@@ -12,11 +12,10 @@ CC       := gcc
 CXX      := g++
 CFLAGS   ?= -O3 -g
 ARCH     ?= x86-64-v2
-WARN     := -Wall -Wextra -Wshadow -Wconversion -Werror
+WARN     := -Wall -Wextra -Wshadow -Wconversion -Werror -Wno-restrict # misjudges copies within an object (gcc 12)
 BOTH     := $(CFLAGS) -march=$(ARCH) -fopenmp -pthread -I. -D_GNU_SOURCE \
             -DDDPIPE_VERSION='"$(VERSION)"' \
-            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer \
-            -Wno-restrict) # which misjudges sanitized code (gcc 12)
+            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
 LIBS     := -lzmq -lcrypto -ljansson -lm
 LIBS_fetch   := -lcurl -larchive
 LIBS_prep    := -lpng -lz
