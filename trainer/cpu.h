@@ -82,6 +82,10 @@ dnnl_memory_desc_t *cpu_keep_order(struct cpu *cpu, const dnnl_memory_desc_t *md
 struct cpu_step *cpu_step(struct op *op, enum cpu_pass pass);
 void cpu_arg(struct cpu_step *step, int id, dnnl_memory_t memory);
 
+/* Gives op->out the order of the primitive's result and appends its step, reading op->in as it
+ * lies; returned for further arguments. */
+struct cpu_step *cpu_forward_step(struct cpu *cpu, struct op *op, dnnl_primitive_desc_t pd);
+
 /* The memory, or, where the orders differ, a copy that a reorder step refreshes. */
 dnnl_memory_t cpu_as(struct cpu *cpu, struct op *op, enum cpu_pass pass,
                      const dnnl_memory_desc_t *have, dnnl_memory_t memory,

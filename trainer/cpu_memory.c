@@ -172,6 +172,15 @@ void cpu_arg(struct cpu_step *step, int id, dnnl_memory_t memory) {
     step->args[step->count++] = (dnnl_exec_arg_t){id, memory};
 }
 
+struct cpu_step *cpu_forward_step(struct cpu *cpu, struct op *op, dnnl_primitive_desc_t pd) {
+    cpu_tensor_open(cpu, op->out, cpu_query(pd, dnnl_query_dst_md));
+    struct cpu_step *s = cpu_step(op, CPU_FORWARD);
+    s->primitive = cpu_primitive(cpu, pd);
+    cpu_arg(s, DNNL_ARG_SRC, cpu_data(cpu, op->in));
+    cpu_arg(s, DNNL_ARG_DST, cpu_data(cpu, op->out));
+    return s;
+}
+
 static dnnl_primitive_t reorder_primitive(struct cpu *cpu, const dnnl_memory_desc_t *from,
                                           const dnnl_memory_desc_t *to, float add) {
     dnnl_primitive_desc_t pd;

@@ -22,11 +22,7 @@ void cpu_norm_open(struct cpu *cpu, struct op *op) {
         &d, op->training ? dnnl_forward_training : dnnl_forward_inference, cpu_order(op->in),
         op->layer->eps, flags));
     state->hint = cpu_describe(cpu, &d, NULL, NULL);
-    cpu_tensor_open(cpu, op->out, cpu_query(state->hint, dnnl_query_dst_md));
-    struct cpu_step *s = cpu_step(op, CPU_FORWARD);
-    s->primitive = cpu_primitive(cpu, state->hint);
-    cpu_arg(s, DNNL_ARG_SRC, cpu_data(cpu, op->in));
-    cpu_arg(s, DNNL_ARG_DST, cpu_data(cpu, op->out));
+    struct cpu_step *s = cpu_forward_step(cpu, op, state->hint);
     parameters(cpu, op, s);
     if (!op->training) {
         cpu_arg(s, DNNL_ARG_MEAN, cpu_memory(cpu, &per_channel, op->running_mean));

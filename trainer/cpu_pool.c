@@ -24,11 +24,7 @@ void cpu_pool_open(struct cpu *cpu, struct op *op) {
         &d, op->training ? dnnl_forward_training : dnnl_forward_inference, w.algorithm,
         cpu_order(op->in), &any, w.kernel, w.kernel, w.pad, w.pad));
     state->hint = cpu_describe(cpu, &d, NULL, NULL);
-    cpu_tensor_open(cpu, op->out, cpu_query(state->hint, dnnl_query_dst_md));
-    struct cpu_step *s = cpu_step(op, CPU_FORWARD);
-    s->primitive = cpu_primitive(cpu, state->hint);
-    cpu_arg(s, DNNL_ARG_SRC, cpu_data(cpu, op->in));
-    cpu_arg(s, DNNL_ARG_DST, cpu_data(cpu, op->out));
+    struct cpu_step *s = cpu_forward_step(cpu, op, state->hint);
     if (op->training && op->layer->kind == LAYER_MAXPOOL) {
         state->workspace = cpu_memory(cpu, cpu_query(state->hint, dnnl_query_workspace_md), NULL);
         cpu_arg(s, DNNL_ARG_WORKSPACE, state->workspace);
@@ -60,11 +56,7 @@ void cpu_gelu_open(struct cpu *cpu, struct op *op) {
     DNNL_CHECK(dnnl_eltwise_forward_desc_init(&d, dnnl_forward_training, dnnl_eltwise_gelu_erf,
                                               cpu_order(op->in), 0, 0));
     state->hint = cpu_describe(cpu, &d, NULL, NULL);
-    cpu_tensor_open(cpu, op->out, cpu_query(state->hint, dnnl_query_dst_md));
-    struct cpu_step *s = cpu_step(op, CPU_FORWARD);
-    s->primitive = cpu_primitive(cpu, state->hint);
-    cpu_arg(s, DNNL_ARG_SRC, cpu_data(cpu, op->in));
-    cpu_arg(s, DNNL_ARG_DST, cpu_data(cpu, op->out));
+    cpu_forward_step(cpu, op, state->hint);
 }
 
 void cpu_gelu_backward_open(struct cpu *cpu, struct op *op) {
