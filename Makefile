@@ -40,7 +40,7 @@ $(BIN)/%: $(B)/%.a $(B)/lib.a Makefile
 
 $(B)/tests/%: tests/%.c $(ARCHIVES) Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -MF $@.d -o $@ $< $(ARCHIVES) \
+	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -MP -MF $@.d -o $@ $< $(ARCHIVES) \
 	    $(foreach p,$(PROGRAMS),$(LIBS_$(p))) $(LIBS) -lcmocka
 
 define archive
@@ -52,10 +52,10 @@ $(foreach a,$(PROGRAMS) lib,$(eval $(call archive,$(a))))
 
 $(B)/%.c.o: %.c Makefile | $(B)/deps.ok
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -c -o $@ $<
+	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -MP -c -o $@ $<
 $(B)/%.cc.o: %.cc Makefile | $(B)/deps.ok
 	@mkdir -p $(@D)
-	$(CXX) -std=c++17 $(BOTH) -Wall -Wextra -Werror -MMD -c -o $@ $<
+	$(CXX) -std=c++17 $(BOTH) -Wall -Wextra -Werror -MMD -MP -c -o $@ $<
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 # What is missing is named with its package; nothing is guessed.

@@ -28,7 +28,10 @@ static int run(const struct settings *set) {
     if (error)
         return error;
     struct sock *in;
-    error = sock_bind(&in, SOCK_PULL, set->listen);
+    bool key;
+    error = sock_use_run_key(&key);
+    if (!error)
+        error = sock_bind(&in, SOCK_PULL, set->listen);
     if (!error) {
         error = collect_run(in, report, (uint32_t)set->world_size, set->timeout);
         sock_close(&in, 0);

@@ -32,6 +32,9 @@ struct collect {
 
 static int report_ready(struct collect *c, bool ended) {
     while (stats_ready(c->stats, ended)) {
+        int wrong = stats_check(c->stats);
+        if (wrong)
+            return wrong;
         for (uint32_t rank = 0; rank < c->world_size; rank++) {
             struct stats_summary s = stats_of_rank(c->stats, rank);
             int error = report_rank(c->out, rank, &s);
@@ -72,7 +75,7 @@ static int take(struct collect *c, zmq_msg_t *message) {
         show_progress(c, &m);
     else
         progress_close(&c->progress);
-    if (m.kind == METRIC_EPOCH) {
+    if (m.kind == METRIC_EPOCH || m.kind == METRIC_TOTAL) {
         error = stats_add(c->stats, &m);
         return error ? error : report_ready(c, false);
     }

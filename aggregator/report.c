@@ -73,6 +73,8 @@ static json_t *to_json(const char *kind, const struct stats_summary *s) {
         json_object_set_new(o, "val_seconds", number(s->val_seconds));
     }
     json_object_set_new(o, "learning_rate", number(s->learning_rate));
+    if (s->seconds_per_iteration > 0)
+        json_object_set_new(o, "seconds_per_iteration", number(s->seconds_per_iteration));
     json_object_set_new(o, "stall",
                         json_pack("{s:o, s:o, s:o, s:o}", "wait", number(s->wait), "compute",
                                   number(s->compute), "comm", number(s->comm), "hidden",

@@ -10,7 +10,7 @@
 struct entry {
     bool hello, bye;
     enum metric_reason reason;
-    uint64_t reports; /* records other than PROGRESS */
+    uint64_t reports; /* records that every rank sends */
     int64_t owes_ns;  /* since when another rank has sent more of them; 0: it owes none */
 };
 
@@ -67,7 +67,7 @@ int roster_hear(struct roster *r, const struct metric *m, int64_t now_ns) {
         return error;
     struct entry *speaker = &r->entries[m->rank];
     r->heard_ns = now_ns;
-    if (m->kind == METRIC_PROGRESS)
+    if (m->kind == METRIC_PROGRESS || m->kind == METRIC_TOTAL) /* rank 0's alone */
         return 0;
     speaker->reports++;
     speaker->owes_ns = 0;

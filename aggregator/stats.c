@@ -20,18 +20,18 @@ struct slot {
 struct stats {
     uint32_t world_size;
     uint32_t next;      /* first epoch not yet reported; 0: none came yet */
-    struct slot *slots; /* (OPEN_EPOCHS, world_size, PHASES) */
+    struct slot *slots; /* (OPEN_EPOCHS, world_size + 1, PHASES); the last "rank": totals */
 };
 
 static struct slot *slot_of(const struct stats *s, uint32_t epoch, uint32_t rank, int phase) {
-    size_t row = (size_t)(epoch % OPEN_EPOCHS) * s->world_size + rank;
+    size_t row = (size_t)(epoch % OPEN_EPOCHS) * (s->world_size + 1) + rank;
     return &s->slots[row * PHASES + (size_t)phase];
 }
 
 int stats_open(struct stats **s, uint32_t world_size) {
     struct stats *made = calloc(1, sizeof *made);
     if (made)
-        made->slots = calloc((size_t)OPEN_EPOCHS * world_size * PHASES, sizeof *made->slots);
+        made->slots = calloc(OPEN_EPOCHS * ((size_t)world_size + 1) * PHASES, sizeof *made->slots);
     if (!made || !made->slots) {
         free(made);
         return fail(SYSTEM_FAILED, "no memory for the records of %u ranks", (unsigned)world_size);
@@ -58,7 +58,8 @@ int stats_add(struct stats *s, const struct metric *m) {
     if (m->epoch - s->next >= OPEN_EPOCHS)
         return fail(BAD_INPUT, "rank %u: %s record of epoch %u, while epoch %u is not complete",
                     (unsigned)m->rank, phase, (unsigned)m->epoch, (unsigned)s->next);
-    struct slot *slot = slot_of(s, m->epoch, m->rank, m->phase);
+    uint32_t row = m->kind == METRIC_TOTAL ? s->world_size : m->rank;
+    struct slot *slot = slot_of(s, m->epoch, row, m->phase);
     if (slot->in)
         return fail(
             BAD_INPUT,
@@ -71,7 +72,7 @@ int stats_add(struct stats *s, const struct metric *m) {
 bool stats_ready(const struct stats *s, bool ended) {
     if (s->next == 0)
         return false;
-    for (uint32_t rank = 0; rank < s->world_size; rank++) {
+    for (uint32_t rank = 0; rank <= s->world_size; rank++) {
         if (!slot_of(s, s->next, rank, METRIC_TRAIN)->in)
             return false;
         if (!ended && !slot_of(s, s->next, rank, METRIC_VAL)->in)
@@ -84,7 +85,7 @@ bool stats_ready(const struct stats *s, bool ended) {
 struct phase_sums {
     uint64_t images, count, correct;
     double loss_sum, images_per_sec, seconds, start_seconds, wait, compute, comm, hidden,
-        learning_rate;
+        learning_rate, iteration;
 };
 
 static struct phase_sums sum_phase(const struct stats *s, int phase, uint32_t first,
@@ -108,6 +109,7 @@ static struct phase_sums sum_phase(const struct stats *s, int phase, uint32_t fi
         sums.comm += m->comm_seconds;
         sums.hidden += m->hidden_seconds;
         sums.learning_rate = m->learning_rate;
+        sums.iteration = fmax(sums.iteration, m->iteration_seconds);
     }
     return sums;
 }
@@ -138,6 +140,7 @@ static struct stats_summary summarize(const struct stats *s, uint32_t first, uin
         .compute = train.compute / ranks,
         .comm = train.comm / ranks,
         .hidden = train.hidden / ranks,
+        .seconds_per_iteration = train.iteration,
     };
 }
 
@@ -149,7 +152,37 @@ struct stats_summary stats_of_all(const struct stats *s) {
     return summarize(s, 0, s->world_size);
 }
 
+int stats_check(const struct stats *s) {
+    for (int phase = 0; phase < PHASES; phase++) {
+        const struct slot *slot = slot_of(s, s->next, s->world_size, phase);
+        const char *name = phase == METRIC_TRAIN ? "training" : "validation";
+        struct phase_sums sums = sum_phase(s, phase, 0, s->world_size);
+        const struct metric *t = &slot->record;
+        if (!slot->in)
+            continue;
+        if (sums.count != t->count || sums.correct != t->correct)
+            return fail(
+                BAD_INPUT,
+                "epoch %u, %s: the ranks' records add up to %llu correct of %llu, the ranks "
+                "reduced %llu of %llu",
+                (unsigned)s->next, name, (unsigned long long)sums.correct,
+                (unsigned long long)sums.count, (unsigned long long)t->correct,
+                (unsigned long long)t->count);
+        /* W terms: at most W·2^-53 of the sum of their sizes, and losses are not negative. A loss
+         * that is not finite is in both. */
+        double allowed = 2 * s->world_size * 0x1p-52 * fabs(sums.loss_sum);
+        bool same = isfinite(sums.loss_sum) ? fabs(sums.loss_sum - t->loss_sum) <= allowed
+                                            : !isfinite(t->loss_sum);
+        if (!same)
+            return fail(BAD_INPUT,
+                        "epoch %u, %s: the ranks' records add up to a loss of %.17g, the ranks "
+                        "reduced %.17g",
+                        (unsigned)s->next, name, sums.loss_sum, t->loss_sum);
+    }
+    return 0;
+}
+
 void stats_next(struct stats *s) {
-    memset(slot_of(s, s->next, 0, 0), 0, (size_t)s->world_size * PHASES * sizeof *s->slots);
+    memset(slot_of(s, s->next, 0, 0), 0, ((size_t)s->world_size + 1) * PHASES * sizeof *s->slots);
     s->next++;
 }

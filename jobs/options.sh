@@ -6,9 +6,10 @@
 # shellcheck disable=SC2154 # bin, jobs, programs are the script's
 
 declare -A kind=([dataset]=value [data]=value [recipe]=value [ranks-per-node]=value
-    [num-gpus]=value [run-dir]=value [global-batch-size]=value [keep-store]=flag)
+    [num-gpus]=value [num-nodes]=value [node-id]=value [rank]=value [master-addr]=value [master-ip]=value
+    [master-port]=value [run-dir]=value [global-batch-size]=value [keep-store]=flag)
 # What this script itself tells the programs.
-derived=' rank world-size local-rank local-world-size endpoint listen metrics owner-pid store save
+derived=' world-size local-rank local-world-size endpoint listen metrics owner-pid store save
     print-config options version replay info dump remove sweep bench '
 declare -A owners=() given=() typed=()
 declare -A passed_to=() # program → its options, each quoted for the shell
@@ -23,8 +24,8 @@ ask_programs() {
             kind[$name]=${kind[$name]:-$type}
         done <<<"$options"
     done
-    # The data set's directory reaches prep from this script.
-    unset 'owners[data]'
+    # These reach the programs from this script.
+    unset 'owners[data]' 'owners[rank]' 'owners[master-addr]' 'owners[master-port]'
 }
 
 nearest() { # NAME: the known name with the smallest edit distance (Levenshtein)
@@ -105,7 +106,7 @@ exclude() { # NAME NAME
 
 derive() { # what follows from the options and the machine
     local program
-    world=${given[ranks-per-node]:-${given[num-gpus]:-1}}
+    find_nodes
     if [[ -v given[global-batch-size] ]]; then
         ((given[global-batch-size] % world == 0)) ||
             refuse "--global-batch-size ${given[global-batch-size]} cannot be divided by $world ranks"
@@ -113,22 +114,10 @@ derive() { # what follows from the options and the machine
             passed_to[$program]+=" --batch-size=$((given[global-batch-size] / world))"
         done
     fi
-    # One node: a MASTER_ADDR or MASTER_PORT in the environment belongs to something else.
-    [[ -v given[master-addr] ]] || passed_to[trainer]+=" --master-addr=127.0.0.1"
-    [[ -v given[master-port] ]] || passed_to[trainer]+=" --master-port=$(free_port)"
     if [ "${given[device]:-}" = cuda ]; then
         [ -x "$bin/trainer-cuda" ] || refuse "--device cuda: there is no $bin/trainer-cuda; it is built where nvcc, cuDNN and NCCL are"
     elif [[ -v given[num-gpus] ]]; then
-        say "--num-gpus without --device cuda: $world ranks on the CPU"
+        say "--num-gpus without --device cuda: $local_world ranks on the CPU"
     fi
     for program in "${programs[@]}"; do eval "options_$program=(${passed_to[$program]:-})"; done
-}
-
-free_port() { # below the range that the kernel hands out by itself
-    local port
-    while :; do
-        port=$((20000 + RANDOM % 12768))
-        grep -qi "^ *[0-9]*: [0-9A-F]*:$(printf %04X "$port") [0-9A-F:]* 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null || break
-    done
-    echo "$port"
 }

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# run_pipeline.sh: trains on one node: fetch, prep, then the aggregator and a loader and a trainer per
-# rank. Epoch lines come on stdout; everything else about the run is in its folder.
+# run_pipeline.sh: trains on one node, or is one node's part of a run on many: fetch, prep, then a
+# loader and a trainer per rank, and on node 0 the aggregator. Epoch lines come on node 0's stdout;
+# everything else about the run is in its folder.
+#
+# Nodes share nothing but a network: node 0's trainers meet the others at --master-port, and its
+# aggregator listens at the port after it. A node that fails ends the others through the trainers.
 #
 # Whichever process fails first ends the run, and is named. Cleaning up is guard.sh's work: it runs
 # beside this script and notices its end.
@@ -16,16 +20,24 @@ usage='usage: run_pipeline.sh [OPTION]…
   --dataset NAME          fetch this data set (cifar10)
   --data DIR              or use the data set in DIR
   --ranks-per-node N      ranks, each a loader and a trainer (1); --num-gpus N means the same
+  --num-nodes N --node-id I --master-addr HOST --master-port P
+                          start it on every node, with I from 0; node 0 is HOST
+  --master-ip HOST --num-nodes N --rank R     the same with one rank a node
+                          (torchrun and srun with one task a node say it by themselves)
   --global-batch-size B   divided by the ranks; --batch-size is that of one rank
   --run-dir DIR           a new folder for logs and results (runs/TIME-MODEL)
   --keep-store            leave the decoded data set in shared memory for the next run
 
+DDPIPE_RUN_KEY in the environment, any text, the same on all nodes: who lacks it can neither join nor
+read the metrics.
 Every other option is passed to each of the programs that have it: see --help of
 fetch, prep, loader, trainer and aggregator.
 Ends with 0; 1: input or result is wrong; 100: wrong usage; 111: system or peer failed.'
 
 # shellcheck source=jobs/options.sh
 . "$jobs/options.sh"
+# shellcheck source=jobs/nodes.sh
+. "$jobs/nodes.sh"
 
 say() { echo "run_pipeline: $*" >&2; }
 refuse() { say "$@" && finish 100; }
@@ -33,8 +45,10 @@ give_up() { say "$@" && finish 111; }
 
 # ---- what each program is told -------------------------------------------------------------------
 
-command_of() { # PROGRAM [RANK]: fills command[]
-    local program=$1 rank=${2:-0}
+command_of() { # PROGRAM [LOCAL_RANK]: fills command[]
+    local program=$1 local_rank=${2:-0} metrics="ipc://$folder/metrics"
+    local rank=$((node * local_world + local_rank))
+    ((nodes == 1)) || metrics=tcp://$master_addr:$((master_port + 1))
     local -n options=options_$program
     command=("$bin/$program" "${options[@]}")
     case $program in
@@ -42,11 +56,12 @@ command_of() { # PROGRAM [RANK]: fills command[]
     loader) command+=(--store "$store" --rank "$rank" --world-size "$world" --endpoint "ipc://$folder/loader.$rank") ;;
     trainer)
         [ "${given[device]:-}" != cuda ] || command[0]=$bin/trainer-cuda
-        command+=(--rank "$rank" --world-size "$world" --local-world-size "$world" --metrics "ipc://$folder/metrics")
+        command+=(--rank "$rank" --world-size "$world" --local-rank "$local_rank" --local-world-size "$local_world"
+            --master-addr "$master_addr" --master-port "$master_port" --metrics "$metrics")
         [[ -v given[synthetic] ]] || command+=(--endpoint "ipc://$folder/loader.$rank")
         ((rank > 0)) || command+=(--save "$run/model.safetensors")
         ;;
-    aggregator) command+=(--listen "ipc://$folder/metrics" --world-size "$world" --metrics "$run/metrics.jsonl") ;;
+    aggregator) command+=(--listen "$metrics" --world-size "$world" --metrics "$run/metrics.jsonl") ;;
     esac
 }
 
@@ -62,7 +77,8 @@ make_run_dir() {
     local model
     model=${given[model]:-$("$bin/trainer" --print-config | sed -n 's/.*"model": *"\([^"]*\)".*/\1/p')}
     run=${given[run-dir]:-runs/$(date +%Y%m%d-%H%M%S)-$model}
-    if [ -d "$run" ] && [ -n "$(ls -A "$run")" ]; then refuse "--run-dir \"$run\" is not empty"; fi
+    ((node == 0)) || run+=/node.$node # where nodes share a file system
+    if [ -d "$run" ] && [ -n "$(ls -A -I 'node.*' "$run")" ]; then refuse "--run-dir \"$run\" is not empty"; fi
     mkdir -p "$run" || give_up "cannot make the run's folder \"$run\""
     run=$(cd "$run" && pwd)
 }
@@ -72,7 +88,7 @@ print_config() { # every setting of the run, as JSON
     echo '{'
     echo "\"command_line\": $(text "$command_line"),"
     echo "\"git_commit\": $(text "$(git -C "$jobs" describe --always --abbrev=40 --dirty --exclude="*" 2>/dev/null || echo unknown)"),"
-    echo "\"world_size\": $world,"
+    echo "\"world_size\": $world, \"num_nodes\": $nodes, \"node_id\": $node, \"ranks_per_node\": $local_world,"
     echo "\"machine\": {\"hostname\": $(text "$(uname -n)"), \"kernel\": $(text "$(uname -sr)"), \"cores\": $(nproc),"
     echo "  \"cpu\": $(text "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"),"
     echo "  \"memory_kb\": $(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)}"
@@ -208,9 +224,10 @@ done
 ask_programs
 take_options "command line" "$@"
 [[ ! -v given[recipe] ]] || take_recipe "${given[recipe]}"
-for name in ranks-per-node num-gpus global-batch-size; do whole "$name"; done
+for name in ranks-per-node num-gpus num-nodes master-port global-batch-size; do whole "$name"; done
 exclude data dataset
 exclude ranks-per-node num-gpus
+exclude rank node-id
 exclude batch-size global-batch-size
 derive
 
@@ -236,15 +253,17 @@ if [[ ! -v given[synthetic] ]]; then
 fi
 print_config >"$run/config.json" || give_up "cannot write $run/config.json"
 
-trainers_left=$world
-command_of aggregator
-start aggregator "${command[@]}"
-for ((rank = 0; rank < world; rank++)); do
+trainers_left=$local_world
+if ((node == 0)); then
+    command_of aggregator
+    start aggregator "${command[@]}"
+fi
+for ((rank = node * local_world; rank < (node + 1) * local_world; rank++)); do
     if [[ ! -v given[synthetic] ]]; then
-        command_of loader "$rank"
+        command_of loader $((rank - node * local_world))
         start "loader[$rank]" "${command[@]}" >/dev/null
     fi
-    command_of trainer "$rank"
+    command_of trainer $((rank - node * local_world))
     start "trainer[$rank]" "${command[@]}" >/dev/null
 done
 supervise

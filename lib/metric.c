@@ -42,6 +42,7 @@ size_t metric_write(uint8_t out[METRIC_SIZE_MAX], const struct metric *m) {
     pack_f64(&p, m->compute_seconds);
     pack_f64(&p, m->comm_seconds);
     pack_f64(&p, m->hidden_seconds);
+    pack_f64(&p, m->iteration_seconds);
     pack_text(&p, m->host);
 
     struct pack length = pack_open(out + LENGTH_AT, sizeof(uint32_t));
@@ -62,7 +63,7 @@ static int read_header(struct pack *p, struct metric *m) {
     if (version != METRIC_VERSION)
         return fail(BAD_INPUT, "metric record: version %u at offset 4, this program speaks %d",
                     version, METRIC_VERSION);
-    if (kind < METRIC_HELLO || kind > METRIC_BYE)
+    if (kind < METRIC_HELLO || kind > METRIC_TOTAL)
         return fail(BAD_INPUT, "metric record: unknown kind %u at offset 6", kind);
     if (length != p->size - HEADER_SIZE)
         return fail(BAD_INPUT, "metric record: length %u at offset %d, but %zu bytes follow",
@@ -90,12 +91,13 @@ static int check(const struct metric *m, uint32_t phase, uint32_t reason) {
         return fail(
             BAD_INPUT, "metric record of rank %u: %llu correct at offset 52 of a count of %llu",
             (unsigned)m->rank, (unsigned long long)m->correct, (unsigned long long)m->count);
-    if (m->kind == METRIC_EPOCH && m->epoch == 0)
+    if ((m->kind == METRIC_EPOCH || m->kind == METRIC_TOTAL) && m->epoch == 0)
         return fail(BAD_INPUT, "metric record of rank %u: epoch 0 at offset 20, the first is 1",
                     (unsigned)m->rank);
     if (!is_duration(m->seconds) || !is_duration(m->start_seconds) ||
         !is_duration(m->wait_seconds) || !is_duration(m->compute_seconds) ||
-        !is_duration(m->comm_seconds) || !is_duration(m->hidden_seconds))
+        !is_duration(m->comm_seconds) || !is_duration(m->hidden_seconds) ||
+        !is_duration(m->iteration_seconds))
         return fail(BAD_INPUT, "metric record of rank %u: a time after offset 68 is not a duration",
                     (unsigned)m->rank);
     return 0;
@@ -125,6 +127,7 @@ int metric_read(const void *bytes, size_t size, struct metric *m) {
     m->compute_seconds = unpack_f64(&p);
     m->comm_seconds = unpack_f64(&p);
     m->hidden_seconds = unpack_f64(&p);
+    m->iteration_seconds = unpack_f64(&p);
     unpack_text(&p, m->host, sizeof m->host);
     if (!unpack_done(&p))
         return fail(BAD_INPUT, "metric record: its fields end at offset %zu, the record at %zu",

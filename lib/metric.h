@@ -7,13 +7,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { METRIC_VERSION = 1, METRIC_SIZE_MAX = 512 };
+enum { METRIC_VERSION = 2, METRIC_SIZE_MAX = 512 };
 
 enum metric_kind {
     METRIC_HELLO = 1, /* a rank is there: rank, world_size, epochs, steps per epoch, host */
     METRIC_PROGRESS,  /* rank 0, at most a few times a second */
     METRIC_EPOCH,     /* one per rank, epoch and phase */
     METRIC_BYE,       /* a rank is done: reason */
+    METRIC_TOTAL, /* rank 0, per epoch and phase, after its EPOCH: count, correct and loss_sum as
+                     the ranks reduced them among themselves, to decide by */
 };
 enum metric_phase { METRIC_TRAIN = 0, METRIC_VAL = 1 };
 enum metric_reason {
@@ -39,6 +41,8 @@ struct metric {
     double wait_seconds, compute_seconds, comm_seconds; /* parts of seconds */
     double hidden_seconds; /* of communication that ran while this rank computed: beside
                               comm_seconds */
+    double
+        iteration_seconds; /* mean of iterations 2 to 40 of the phase; 0: there was one at most */
     char host[64];         /* HELLO */
 };
 

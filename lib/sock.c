@@ -3,16 +3,20 @@
  * Each socket has a context of its own, so that sock_close returns when what was queued is sent (or
  * its time is over) and a port is free again. A monitor tells of handshakes and disconnections:
  * a connection counts as a peer from its handshake on, so a stranger who comes and goes is none.
- * Heartbeats turn a host that vanished into a disconnection. */
+ * Heartbeats turn a host that vanished into a disconnection. With a key, a tcp server has the
+ * secret half of the pair and admits who knows the public half, which only the key's text tells. */
 #include "lib/sock.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/address.h"
 #include "lib/clock.h"
+#include "lib/digest.h"
 #include "lib/log.h"
 #include "lib/sock_ipc.h"
 #include "lib/stop.h"
@@ -36,8 +40,14 @@ struct sock {
     char endpoint[ENDPOINT_SIZE];
     int peers;        /* connected now */
     int departed;     /* gone, and not yet reported */
+    int strangers;    /* handshakes that failed */
     bool failed_hand; /* the next disconnection is that of a handshake that failed */
 };
+
+static struct {
+    bool set;
+    char public[41], secret[41]; /* Z85 */
+} key;
 
 static bool starts_with(const char *text, const char *prefix) {
     return strncmp(text, prefix, strlen(prefix)) == 0;
@@ -67,6 +77,38 @@ static int open_monitor(struct sock *s) {
         zmq_socket_monitor(s->socket, "inproc://monitor", events) < 0 ||
         zmq_connect(s->monitor, "inproc://monitor") < 0)
         return fail(SYSTEM_FAILED, "%s: cannot watch the socket: %s", s->endpoint,
+                    zmq_strerror(errno));
+    return 0;
+}
+
+int sock_use_run_key(bool *used) {
+    const char *text = getenv("DDPIPE_RUN_KEY");
+    char hex[DIGEST_HEX_SIZE];
+    uint8_t secret[32];
+    key.set = *used = text && *text;
+    if (!key.set)
+        return 0;
+    int r = digest_of_bytes(DIGEST_SHA256, text, strlen(text), hex);
+    for (int i = 0; i < 32 && !r; i++) {
+        char byte[3] = {hex[2 * i], hex[2 * i + 1], 0};
+        secret[i] = (uint8_t)strtoul(byte, NULL, 16);
+    }
+    if (!r && (!zmq_z85_encode(key.secret, secret, sizeof secret) ||
+               zmq_curve_public(key.public, key.secret) < 0))
+        r = fail(SYSTEM_FAILED, "libzmq has no CURVE: %s", zmq_strerror(errno));
+    return r;
+}
+
+static int use_key(struct sock *s, bool server) {
+    int one = 1;
+    if (!key.set || !starts_with(s->endpoint, TCP))
+        return 0;
+    if ((server
+             ? zmq_setsockopt(s->socket, ZMQ_CURVE_SERVER, &one, sizeof one)
+             : zmq_setsockopt(s->socket, ZMQ_CURVE_SERVERKEY, key.public, sizeof key.public)) < 0 ||
+        zmq_setsockopt(s->socket, ZMQ_CURVE_PUBLICKEY, key.public, sizeof key.public) < 0 ||
+        zmq_setsockopt(s->socket, ZMQ_CURVE_SECRETKEY, key.secret, sizeof key.secret) < 0)
+        return fail(SYSTEM_FAILED, "%s: cannot use the run's key: %s", s->endpoint,
                     zmq_strerror(errno));
     return 0;
 }
@@ -120,14 +162,35 @@ static int bind_ipc(struct sock *s) {
     return set(s, ZMQ_USE_FD, fd);
 }
 
+/* libzmq binds addresses and interfaces, not names. */
+static int resolve_host(struct sock *s) {
+    char host[ENDPOINT_SIZE], address[ADDRESS_SIZE], *port = strrchr(s->endpoint, ':');
+    snprintf(host, sizeof host, "%.*s", (int)(port - s->endpoint - (int)strlen(TCP)),
+             s->endpoint + strlen(TCP));
+    char rest[8];
+    snprintf(rest, sizeof rest, "%s", port);
+    if (strcmp(host, "*") == 0)
+        return 0;
+    int r = address_resolve(host, address);
+    if (!r)
+        snprintf(s->endpoint, sizeof s->endpoint, TCP "%s%s", address, rest);
+    return r;
+}
+
+static int bind_tcp(struct sock *s) {
+    int r = resolve_host(s);
+    return r ? r : use_key(s, true);
+}
+
 static int bind_endpoint(struct sock *s) {
     bool ipc = starts_with(s->endpoint, IPC);
-    int r = ipc ? bind_ipc(s) : 0;
+    int r = ipc ? bind_ipc(s) : bind_tcp(s);
     if (r)
         return r;
     if (zmq_bind(s->socket, s->endpoint) < 0)
         return fail(errno == EINVAL ? BAD_USAGE : SYSTEM_FAILED, "cannot bind %s: %s", s->endpoint,
-                    zmq_strerror(errno));
+                    errno == EADDRINUSE && !ipc ? "the port is in use, choose another"
+                                                : zmq_strerror(errno));
     size_t size = sizeof s->endpoint;
     if (!ipc && zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, s->endpoint, &size) < 0)
         return fail(SYSTEM_FAILED, "cannot tell where %s was bound: %s", s->endpoint,
@@ -136,6 +199,9 @@ static int bind_endpoint(struct sock *s) {
 }
 
 static int connect_endpoint(struct sock *s) {
+    int r = use_key(s, false);
+    if (r)
+        return r;
     if (zmq_connect(s->socket, s->endpoint) < 0)
         return fail(errno == EINVAL ? BAD_USAGE : SYSTEM_FAILED, "cannot connect to %s: %s",
                     s->endpoint, zmq_strerror(errno));
@@ -179,6 +245,7 @@ static void take_event(struct sock *s, uint16_t event) {
         s->peers++;
     } else if (event != ZMQ_EVENT_DISCONNECTED) {
         s->failed_hand = true;
+        s->strangers++;
     } else if (s->failed_hand) {
         s->failed_hand = false;
     } else {
@@ -202,6 +269,11 @@ static void take_events(struct sock *s) {
 int sock_peers(struct sock *s) {
     take_events(s);
     return s->peers;
+}
+
+int sock_strangers(struct sock *s) {
+    take_events(s);
+    return s->strangers;
 }
 
 /* Until the socket may be ready, something is known of a peer, or it is time to look again. */

@@ -8,6 +8,7 @@
 #ifndef DDPIPE_SOCK_H
 #define DDPIPE_SOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <zmq.h>
 
@@ -28,6 +29,12 @@ enum sock_event {
 
 struct sock;
 
+/* Where the environment has DDPIPE_RUN_KEY, every tcp socket opened from now on encrypts, and talks
+ * only to those that have the same text there (CURVE, curvezmq.org; both sides' key pair is made of
+ * the text's SHA-256). *used: whether it has. Ipc sockets are guarded by the mode of their folder.
+ */
+int sock_use_run_key(bool *used);
+
 /* Binds; the ipc path is created mode 0600 in a folder that must exist, a path over 107 bytes or
  * a name in use by a living process is refused; a dead one's name is taken over. */
 int sock_bind(struct sock **s, enum sock_kind kind, const char *endpoint);
@@ -40,6 +47,9 @@ const char *sock_endpoint(const struct sock *s);
 
 /* Peers connected now, as far as is known. */
 int sock_peers(struct sock *s);
+
+/* Connections that failed before they counted as a peer: not ours, or without our key. */
+int sock_strangers(struct sock *s);
 
 /* Sends one message (or one frame with more to come); on SOCK_OK the message is taken over.
  * Waits for a peer, and for room in the queue, until the deadline. */

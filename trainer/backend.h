@@ -47,7 +47,12 @@ struct op {
     bool accumulate; /* … by adding to what an earlier op of this pass wrote */
     bool weight_wanted, bias_wanted; /* backward writes weight_grad, bias_grad */
     uint64_t seed;                   /* DROPOUT: set before each forward pass */
-    void *state;                     /* the backend's own */
+    /* BATCHNORM in training: where set, batch statistics are those of all ranks' batches together
+     * (SyncBatchNorm), and this adds up x[count] over the ranks. weight_grad and bias_grad stay
+     * this rank's part. */
+    void (*sum)(void *arg, double *x, size_t count);
+    void *sum_arg;
+    void *state; /* the backend's own */
 };
 
 /* A stretch of the parameter arena with the same hyperparameters. */
@@ -116,6 +121,8 @@ struct backend_table {
                  float beta2, float eps, int64_t t);
     /* a += (b - a)·fraction, over count floats. */
     void (*lerp)(struct backend *b, float *a, const float *to, float fraction, size_t count);
+    /* a += x, over count floats. May be called by another thread while a pass runs. */
+    void (*add)(struct backend *b, float *a, const float *x, size_t count);
     /* Exchanges the contents. */
     void (*swap)(struct backend *b, float *a, float *c, size_t count);
 

@@ -118,6 +118,8 @@ static int backward_open(struct backend *b, struct op *op) {
 
 static void op_close(struct backend *b, struct op *op) {
     (void)b;
+    if (op->state)
+        free(((struct cpu_op *)op->state)->sync);
     free(op->state);
     op->state = NULL;
 }
@@ -168,6 +170,7 @@ static const struct backend_table table = {
     .sgd = cpu_sgd,
     .adam = cpu_adam,
     .lerp = cpu_lerp,
+    .add = cpu_add,
     .swap = cpu_swap,
     .close = backend_close,
 };

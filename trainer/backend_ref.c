@@ -80,9 +80,11 @@ static int ref_op_open(struct backend *b, struct op *op) {
         return rc;
     size_t channels = (size_t)op->out->shape.c;
     if (op->layer->kind == LAYER_BATCHNORM) {
-        state->mean = ref_alloc(b, channels);
-        state->rstd = ref_alloc(b, channels);
-        return state->mean && state->rstd ? 0 : SYSTEM_FAILED;
+        /* a double takes the room of two floats */
+        state->mean = (double *)ref_alloc(b, 2 * channels);
+        state->rstd = (double *)ref_alloc(b, 2 * channels);
+        state->sums = (double *)ref_alloc(b, 2 * (2 * channels + 1));
+        return state->mean && state->rstd && state->sums ? 0 : SYSTEM_FAILED;
     }
     if (op->layer->kind == LAYER_MAXPOOL)
         return (state->index = take(b, op->out->count, sizeof *state->index)) ? 0 : SYSTEM_FAILED;
@@ -171,6 +173,12 @@ static void ref_adam(struct backend *b, float *w, const float *grad, float *m, f
         }
 }
 
+static void ref_add(struct backend *b, float *a, const float *x, size_t count) {
+    (void)b;
+    for (size_t i = 0; i < count; i++)
+        a[i] += x[i];
+}
+
 static void ref_lerp(struct backend *b, float *a, const float *to, float fraction, size_t count) {
     (void)b;
     for (size_t i = 0; i < count; i++)
@@ -216,6 +224,7 @@ static const struct backend_table table = {
     .sgd = ref_sgd,
     .adam = ref_adam,
     .lerp = ref_lerp,
+    .add = ref_add,
     .swap = ref_swap,
     .close = ref_close,
 };

@@ -30,6 +30,9 @@ int comm_sum_f64(struct comm *c, double *x, size_t count);
 /* Every rank gets root's bytes. */
 int comm_broadcast(struct comm *c, void *bytes, size_t size, int root);
 
+/* size bytes of every rank into all (world_size·size, by rank) on every rank. */
+int comm_allgather(struct comm *c, const void *mine, size_t size, void *all);
+
 /* count floats of every rank into all (world_size·count, by rank) on root; all is not used
  * elsewhere. */
 int comm_gather_f32(struct comm *c, const float *x, float *all, size_t count, int root);

@@ -5,6 +5,7 @@
  * all ranks, kept by the key without its number, and get() reads what was gathered. */
 #include "trainer/comm.h"
 #include <cstring>
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
@@ -131,6 +132,20 @@ extern "C" int comm_broadcast(struct comm *c, void *bytes, size_t size, int root
         o.setRoot(root);
         o.setTag(c->tag++);
         gloo::broadcast(o);
+    });
+}
+
+extern "C" int comm_allgather(struct comm *c, const void *mine, size_t size, void *all) {
+    if (c->world_size == 1) {
+        std::memcpy(all, mine, size);
+        return 0;
+    }
+    return attempt("all-gather", [&] {
+        gloo::AllgatherOptions o(c->context);
+        o.setInput(static_cast<char *>(const_cast<void *>(mine)), size);
+        o.setOutput(static_cast<char *>(all), size * static_cast<size_t>(c->world_size));
+        o.setTag(c->tag++);
+        gloo::allgather(o);
     });
 }
 

@@ -28,6 +28,8 @@ struct cpu_op {
     int forward_count, backward_count;
     dnnl_primitive_desc_t hint; /* of forward, for backward */
     float *mean, *variance;     /* BATCHNORM: of the batch (variance biased) */
+    double count;               /* BATCHNORM: values behind each */
+    struct cpu_sync_norm *sync; /* BATCHNORM with statistics over all ranks */
     float *partial;             /* gradient to be added to in->grad */
     uint8_t *kept;              /* DROPOUT: 1 where passed on */
     dnnl_memory_t workspace;    /* pools, BATCHNORM: from forward to backward */
@@ -110,6 +112,9 @@ void cpu_linear_backward_open(struct cpu *cpu, struct op *op);
 /* cpu_norm.c: BATCHNORM */
 void cpu_norm_open(struct cpu *cpu, struct op *op);
 void cpu_norm_backward_open(struct cpu *cpu, struct op *op);
+/* cpu_sync_norm.c: BATCHNORM with statistics over all ranks */
+void cpu_sync_norm_open(struct cpu *cpu, struct op *op);
+void cpu_sync_norm_backward_open(struct cpu *cpu, struct op *op);
 /* cpu_pool.c: MAXPOOL, AVGPOOL, GELU */
 void cpu_pool_open(struct cpu *cpu, struct op *op);
 void cpu_pool_backward_open(struct cpu *cpu, struct op *op);
@@ -136,6 +141,7 @@ void cpu_adam(struct backend *b, float *w, const float *grad, float *m, float *v
               const struct backend_group *groups, int count, float scale, float beta1, float beta2,
               float eps, int64_t t);
 void cpu_lerp(struct backend *b, float *a, const float *to, float fraction, size_t count);
+void cpu_add(struct backend *b, float *a, const float *x, size_t count);
 void cpu_swap(struct backend *b, float *a, float *c, size_t count);
 
 #endif

@@ -80,8 +80,8 @@ void cpu_add_partial(struct op *op) {
 void cpu_running_update(struct op *op) {
     const struct cpu_op *state = op->state;
     struct shape s = op->in->shape;
-    float m = (float)s.n * (float)(s.h * s.w), f = op->layer->momentum;
-    float unbias = m > 1 ? m / (m - 1) : 1;
+    double m = state->count;
+    float f = op->layer->momentum, unbias = m > 1 ? (float)(m / (m - 1)) : 1;
     for (int c = 0; c < s.c; c++) {
         op->running_mean[c] += f * (state->mean[c] - op->running_mean[c]);
         op->running_variance[c] += f * (state->variance[c] * unbias - op->running_variance[c]);
@@ -176,6 +176,13 @@ void cpu_lerp(struct backend *b, float *a, const float *to, float fraction, size
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++)
         a[i] += (to[i] - a[i]) * fraction;
+}
+
+void cpu_add(struct backend *b, float *a, const float *x, size_t count) {
+    (void)b;
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        a[i] += x[i];
 }
 
 void cpu_swap(struct backend *b, float *a, float *c, size_t count) {

@@ -11,6 +11,10 @@ static void parameters(struct cpu *cpu, struct op *op, struct cpu_step *s) {
 }
 
 void cpu_norm_open(struct cpu *cpu, struct op *op) {
+    if (op->training && op->sum) {
+        cpu_sync_norm_open(cpu, op);
+        return;
+    }
     struct cpu_op *state = op->state;
     int channels = op->in->shape.c;
     dnnl_memory_desc_t per_channel = cpu_plain(1, (int[]){channels});
@@ -29,6 +33,7 @@ void cpu_norm_open(struct cpu *cpu, struct op *op) {
         cpu_arg(s, DNNL_ARG_VARIANCE, cpu_memory(cpu, &per_channel, op->running_variance));
         return;
     }
+    state->count = (double)op->in->shape.n * op->in->shape.h * op->in->shape.w;
     state->mean = cpu_take(cpu, (size_t)channels * sizeof(float));
     state->variance = cpu_take(cpu, (size_t)channels * sizeof(float));
     cpu_arg(s, DNNL_ARG_MEAN, cpu_memory(cpu, &per_channel, state->mean));
@@ -43,6 +48,10 @@ void cpu_norm_open(struct cpu *cpu, struct op *op) {
 
 /* The gradient by the scale comes with the rest; a frozen scale's is never read. */
 void cpu_norm_backward_open(struct cpu *cpu, struct op *op) {
+    if (op->sum) {
+        cpu_sync_norm_backward_open(cpu, op);
+        return;
+    }
     struct cpu_op *state = op->state;
     dnnl_memory_desc_t per_channel = cpu_plain(1, (int[]){op->in->shape.c});
     unsigned flags = dnnl_use_scale | dnnl_use_shift;

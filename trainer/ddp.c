@@ -15,6 +15,9 @@ struct ddp {
     size_t ends[BUCKETS_MAX]; /* of the buckets, floats into the arena */
     int bucket_count;
     float *gathered; /* GATHER_SCATTER, rank 0: the largest tensor of every rank */
+    float *kept;     /* sum of the passes since the last finish; NULL: never any */
+    bool has_kept;   /* kept counts */
+    bool passed;     /* a pass since the last ddp_accumulate */
     pthread_t thread;
     bool threaded;
     /* shared with the thread, under lock */
@@ -47,6 +50,13 @@ static void cut_buckets(struct ddp *d) {
     }
 }
 
+/* What was kept of earlier passes belongs to this range of the gradients. */
+static void add_kept(struct ddp *d, size_t begin, size_t end) {
+    struct backend *b = d->net->backend;
+    if (d->has_kept)
+        b->call->add(b, d->net->grads + begin, d->kept + begin, end - begin);
+}
+
 static void *reduce_buckets(void *arg) {
     struct ddp *d = arg;
     pthread_mutex_lock(&d->lock);
@@ -59,6 +69,7 @@ static void *reduce_buckets(void *arg) {
         size_t begin = i ? d->ends[i - 1] : 0;
         int rc = d->rc;
         pthread_mutex_unlock(&d->lock);
+        add_kept(d, begin, d->ends[i]);
         int64_t began = clock_ns();
         if (!rc)
             rc = comm_sum_f32(d->comm, d->net->grads + begin, d->ends[i] - begin);
@@ -97,6 +108,12 @@ int ddp_open(struct ddp **out, struct comm *comm, struct net *net,
         rc = rc ? fail(SYSTEM_FAILED, "cannot start the communication thread: error %d", rc) : 0;
         d->threaded = !rc;
     }
+    if (d->threaded && options->cores)
+        pthread_setaffinity_np(d->thread, sizeof *options->cores, options->cores);
+    if (!rc && options->accumulate) {
+        d->kept = net->backend->call->alloc(net->backend, net->arena_count);
+        rc = d->kept ? 0 : SYSTEM_FAILED;
+    }
     if (rc)
         ddp_close(&d);
     else
@@ -114,8 +131,18 @@ int ddp_broadcast_stats(struct ddp *d) {
     return bytes ? comm_broadcast(d->comm, d->net->stats, bytes, 0) : 0;
 }
 
+void ddp_accumulate(struct ddp *d) {
+    struct net *net = d->net;
+    struct backend *b = net->backend;
+    add_kept(d, 0, net->trained_count);
+    b->call->swap(b, d->kept, net->grads, net->trained_count);
+    d->has_kept = true;
+    d->passed = false;
+}
+
 void ddp_ready(void *arg, size_t end) {
     struct ddp *d = arg;
+    d->passed = true;
     if (!d->threaded)
         return;
     pthread_mutex_lock(&d->lock);
@@ -155,23 +182,36 @@ static int gather_scatter(struct ddp *d, float *grad, size_t count) {
     return comm_scatter_f32(d->comm, d->gathered, grad, count, 0);
 }
 
-int ddp_finish(struct ddp *d, int64_t *busy_ns, int64_t *exposed_ns) {
-    int64_t began = clock_ns();
+static int reduce_after(struct ddp *d) {
     int rc = 0;
-    if (comm_world_size(d->comm) == 1)
-        return 0;
-    if (d->threaded)
-        rc = finish_buckets(d, busy_ns);
-    for (int i = d->net->param_count - 1; i >= 0 && !rc && !d->threaded; i--) {
+    for (int i = d->net->param_count - 1; i >= 0 && !rc; i--) {
         const struct param *p = &d->net->params[i];
         float *grad = d->net->grads + p->offset;
         if (p->trained)
             rc = d->options.sync == DDP_ALLREDUCE ? comm_sum_f32(d->comm, grad, p->weight.count)
                                                   : gather_scatter(d, grad, p->weight.count);
     }
-    int64_t took = clock_ns() - began;
+    return rc;
+}
+
+int ddp_finish(struct ddp *d, int64_t *busy_ns, int64_t *exposed_ns) {
+    struct net *net = d->net;
+    if (!d->passed) { /* the last pass was kept */
+        net->backend->call->swap(net->backend, net->grads, d->kept, net->trained_count);
+        d->has_kept = false;
+    }
+    if (!d->threaded)
+        add_kept(d, 0, net->trained_count);
+    int64_t began = clock_ns();
+    int rc = 0;
+    if (d->threaded)
+        rc = finish_buckets(d, busy_ns);
+    else if (comm_world_size(d->comm) > 1)
+        rc = reduce_after(d);
+    int64_t took = comm_world_size(d->comm) > 1 ? clock_ns() - began : 0;
     *exposed_ns += took;
     *busy_ns += d->threaded ? 0 : took;
+    d->has_kept = d->passed = false;
     return rc;
 }
 

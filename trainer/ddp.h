@@ -12,6 +12,7 @@
 
 #include "trainer/comm.h"
 #include "trainer/net.h"
+#include <sched.h>
 
 enum ddp_sync { DDP_DDP, DDP_ALLREDUCE, DDP_GATHER_SCATTER };
 
@@ -20,6 +21,8 @@ struct ddp;
 struct ddp_options {
     enum ddp_sync sync;
     size_t first_bucket_bytes, bucket_bytes; /* DDP: at least so much is reduced at once */
+    const cpu_set_t *cores;                  /* DDP: of the thread; NULL: any */
+    bool accumulate;                         /* ddp_accumulate will be called */
 };
 
 /* comm and net are the caller's, and outlive it. */
@@ -33,12 +36,17 @@ int ddp_broadcast(struct ddp *d);
  * same ones. */
 int ddp_broadcast_stats(struct ddp *d);
 
-/* For net_backward: arg is the struct ddp. */
+/* After the backward pass of an inner step of gradient accumulation: keeps net->grads, to be added
+ * to those of the passes to come. Nothing is communicated. */
+void ddp_accumulate(struct ddp *d);
+
+/* For net_backward of a step that will be finished: arg is the struct ddp. */
 void ddp_ready(void *arg, size_t end);
 
-/* After net_backward: returns when net->grads is the sum over ranks. *busy_ns grows by the time
- * spent in collectives, *exposed_ns by the part of it that this call waited for: the rest ran while
- * backward did. */
+/* After net_backward, with ddp_ready (or after ddp_accumulate, where no pass is to come): returns
+ * when net->grads is the sum over ranks, and over passes since the last finish. *busy_ns grows by
+ * the time spent in collectives, *exposed_ns by the part of it that this call waited for: the rest
+ * ran while backward did. */
 int ddp_finish(struct ddp *d, int64_t *busy_ns, int64_t *exposed_ns);
 
 void ddp_close(struct ddp **d);

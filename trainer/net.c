@@ -226,6 +226,10 @@ static int open_plan(struct net *net, struct plan *plan) {
         op->out = &plan->tensors[i];
         op->out->shape = shape[i];
         op->training = plan->training;
+        if (op->training && op->layer->kind == LAYER_BATCHNORM) {
+            op->sum = net->sum;
+            op->sum_arg = net->sum_arg;
+        }
         bind(net, op, i);
         rc = b->call->op_open(b, op);
     }

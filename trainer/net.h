@@ -50,9 +50,11 @@ struct net {
     size_t trained_count; /* the first so many are trained */
     float *stats;         /* running means and variances: stat_floats */
     size_t stat_floats;
-    int64_t batches_tracked;               /* training passes so far */
-    float scale[4], shift[4];              /* of the input: (pixel/255 - mean)/std */
-    uint64_t seed;                         /* of dropout */
+    int64_t batches_tracked;                         /* training passes so far */
+    float scale[4], shift[4];                        /* of the input: (pixel/255 - mean)/std */
+    uint64_t seed;                                   /* of dropout */
+    void (*sum)(void *arg, double *x, size_t count); /* op.sum of BatchNorms, for plans to come */
+    void *sum_arg;
     int64_t layer_ns[MODEL_LAYERS_MAX][2]; /* forward, backward; summed when profile is set */
     bool profile;
 };

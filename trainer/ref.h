@@ -5,9 +5,10 @@
 #include "trainer/backend.h"
 
 struct ref_op {
-    float *mean, *rstd; /* BATCHNORM: of the last forward */
-    int32_t *index;     /* MAXPOOL: offset of the maximum in its map */
-    float *mask;        /* DROPOUT: 0 or 1/(1-p) */
+    double *mean, *rstd; /* BATCHNORM: of the last forward */
+    double *sums;        /* BATCHNORM: (2C+1), scratch */
+    int32_t *index;      /* MAXPOOL: offset of the maximum in its map */
+    float *mask;         /* DROPOUT: 0 or 1/(1-p) */
 };
 
 /* The contracts of forward and backward in backend.h. */

@@ -101,38 +101,81 @@ static void conv_backward(struct op *op) {
 }
 
 /* Ioffe, Szegedy, arXiv 1502.03167; running statistics as torch.nn.BatchNorm2d's. */
+/* Per channel: x[c] = Σ over the batch of term(op, c, at), for `terms` terms side by side; over all
+ * ranks where the op says so. The last entry is the number of values. */
+static void norm_sums(struct op *op, double *x, int terms,
+                      void (*add)(const struct op *op, int c, int at, double *x)) {
+    struct shape s = op->in->shape;
+    size_t count = (size_t)(terms * s.c);
+    memset(x, 0, count * sizeof *x);
+    for (int n = 0; n < s.n; n++)
+        for (int c = 0; c < s.c; c++)
+            for (int p = 0; p < s.h * s.w; p++)
+                add(op, c, (n * s.c + c) * s.h * s.w + p, x + terms * c);
+    x[count] = (double)s.n * s.h * s.w;
+}
+
+static void over_ranks(struct op *op, double *x, int terms) {
+    if (op->sum)
+        op->sum(op->sum_arg, x, (size_t)(terms * op->in->shape.c) + 1);
+}
+
+static void add_value(const struct op *op, int c, int at, double *x) {
+    (void)c;
+    x[0] += (double)op->in->data[at];
+}
+
+static void add_square(const struct op *op, int c, int at, double *x) {
+    const struct ref_op *state = op->state;
+    x[0] += pow((double)op->in->data[at] - state->mean[c], 2);
+}
+
+/* dy behind the ReLU, and x̂ */
+static double norm_dy(const struct op *op, int at) {
+    return op->layer->relu && op->out->data[at] <= 0 ? 0 : (double)op->out->grad[at];
+}
+static double norm_hat(const struct op *op, int c, int at) {
+    const struct ref_op *state = op->state;
+    return ((double)op->in->data[at] - state->mean[c]) * state->rstd[c];
+}
+
+static void add_gradient(const struct op *op, int c, int at, double *x) {
+    x[0] += norm_dy(op, at);
+    x[1] += norm_dy(op, at) * norm_hat(op, c, at);
+}
+
+static void batch_statistics(struct op *op) {
+    struct ref_op *state = op->state;
+    int channels = op->in->shape.c;
+    double *x = state->sums, f = (double)op->layer->momentum;
+    norm_sums(op, x, 1, add_value);
+    over_ranks(op, x, 1);
+    for (int c = 0; c < channels; c++)
+        state->mean[c] = x[c] / x[channels];
+    norm_sums(op, x, 1, add_square);
+    over_ranks(op, x, 1);
+    double m = x[channels];
+    for (int c = 0; c < channels; c++) {
+        double unbiased = m > 1 ? x[c] / (m - 1) : x[c];
+        state->rstd[c] = 1 / sqrt(x[c] / m + (double)op->layer->eps);
+        op->running_mean[c] = (float)((1 - f) * (double)op->running_mean[c] + f * state->mean[c]);
+        op->running_variance[c] = (float)((1 - f) * (double)op->running_variance[c] + f * unbiased);
+    }
+}
+
 static void norm_forward(struct op *op) {
     struct shape s = op->in->shape;
     struct ref_op *state = op->state;
-    int map = s.h * s.w;
-    double m = (double)s.n * map;
-    for (int c = 0; c < s.c; c++) {
-        double mean = (double)op->running_mean[c], variance = (double)op->running_variance[c];
-        if (op->training) {
-            double sum = 0, squares = 0;
-            for (int n = 0; n < s.n; n++)
-                for (int p = 0; p < map; p++)
-                    sum += (double)op->in->data[(n * s.c + c) * map + p];
-            mean = sum / m;
-            for (int n = 0; n < s.n; n++)
-                for (int p = 0; p < map; p++)
-                    squares += pow((double)op->in->data[(n * s.c + c) * map + p] - mean, 2);
-            variance = squares / m;
-            double f = (double)op->layer->momentum, unbiased = m > 1 ? squares / (m - 1) : variance;
-            op->running_mean[c] = (float)((1 - f) * (double)op->running_mean[c] + f * mean);
-            op->running_variance[c] =
-                (float)((1 - f) * (double)op->running_variance[c] + f * unbiased);
-        }
-        double rstd = 1 / sqrt(variance + (double)op->layer->eps);
-        state->mean[c] = (float)mean;
-        state->rstd[c] = (float)rstd;
-        for (int n = 0; n < s.n; n++)
-            for (int p = 0; p < map; p++) {
-                int at = (n * s.c + c) * map + p;
-                double y = ((double)op->in->data[at] - mean) * rstd * (double)op->weight[c] +
-                           (double)op->bias[c];
-                op->out->data[at] = (float)(op->layer->relu && y < 0 ? 0 : y);
-            }
+    if (op->training)
+        batch_statistics(op);
+    for (int c = 0; c < s.c && !op->training; c++) {
+        state->mean[c] = (double)op->running_mean[c];
+        state->rstd[c] = 1 / sqrt((double)op->running_variance[c] + (double)op->layer->eps);
+    }
+    for (size_t at = 0; at < op->out->count; at++) {
+        int c = (int)at / (s.h * s.w) % s.c;
+        double y = norm_hat(op, c, (int)at) * (double)op->weight[c] + (double)op->bias[c];
+        op->out->data[at] = (float)(op->layer->relu && y < 0 ? 0 : y);
     }
 }
 
@@ -140,30 +183,22 @@ static void norm_forward(struct op *op) {
 static void norm_backward(struct op *op) {
     struct shape s = op->in->shape;
     struct ref_op *state = op->state;
-    int map = s.h * s.w;
-    double m = (double)s.n * map;
+    double *x = state->sums;
+    norm_sums(op, x, 2, add_gradient);
     for (int c = 0; c < s.c; c++) {
-        double mean = (double)state->mean[c], rstd = (double)state->rstd[c], sum = 0, dot = 0;
-        for (int pass = 0; pass < 2; pass++)
-            for (int n = 0; n < s.n; n++)
-                for (int p = 0; p < map; p++) {
-                    int at = (n * s.c + c) * map + p;
-                    double dy = (double)op->out->grad[at];
-                    double hat = ((double)op->in->data[at] - mean) * rstd;
-                    if (op->layer->relu && op->out->data[at] <= 0)
-                        dy = 0;
-                    if (pass == 0) {
-                        sum += dy;
-                        dot += dy * hat;
-                    } else {
-                        store_grad(op, (size_t)at,
-                                   (double)op->weight[c] * rstd * (dy - sum / m - hat * dot / m));
-                    }
-                }
-        if (op->weight_wanted)
-            op->weight_grad[c] = (float)dot;
         if (op->bias_wanted)
-            op->bias_grad[c] = (float)sum;
+            op->bias_grad[c] = (float)x[2 * c];
+        if (op->weight_wanted)
+            op->weight_grad[c] = (float)x[2 * c + 1];
+    }
+    over_ranks(op, x, 2);
+    double m = x[2 * s.c];
+    for (size_t at = 0; at < op->in->count; at++) {
+        int c = (int)at / (s.h * s.w) % s.c;
+        store_grad(op, at,
+                   (double)op->weight[c] * state->rstd[c] *
+                       (norm_dy(op, (int)at) - x[2 * c] / m -
+                        norm_hat(op, c, (int)at) * x[2 * c + 1] / m));
     }
 }
 

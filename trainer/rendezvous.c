@@ -1,6 +1,7 @@
 /* rendezvous.c: see rendezvous.h. Rank 0 keeps the identity of each rank's connection, so that
  * every answer finds its way; frames are {identity,} message. */
 #include "trainer/rendezvous.h"
+#include "lib/address.h"
 #include "lib/clock.h"
 #include "lib/log.h"
 #include "lib/pack.h"
@@ -10,13 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 1, SETTINGS_MAX = 8192, MESSAGE_MAX = SETTINGS_MAX + 256, IDENTITY_MAX = 255 };
+enum { VERSION = 2, SETTINGS_MAX = 8192, MESSAGE_MAX = SETTINGS_MAX + 256, IDENTITY_MAX = 255 };
+static const double answer_seconds = 0.5;
+static const double linger_seconds = 2; /* for ranks that come after the run was refused */
 enum kind { JOIN = 1, WELCOME, REFUSE, BLOB };
 static const char magic[4] = {'D', 'D', 'P', 'R'};
 
 struct peer {
     bool joined;
-    char host[64];
+    char host[64], device[64];
     size_t identity_size;
     uint8_t identity[IDENTITY_MAX];
 };
@@ -24,13 +27,13 @@ struct peer {
 struct rendezvous {
     struct rendezvous_options options;
     struct sock *sock;
-    struct peer *peers; /* rank 0: of each rank */
+    struct peer *peers; /* rank 0: of each rank, itself among them */
     struct peer caller; /* rank 0: who sent the JOIN that is looked at */
 };
 
 struct join {
     uint32_t rank, world_size;
-    char host[64];
+    char host[64], device[64];
     char settings[SETTINGS_MAX];
 };
 
@@ -42,14 +45,14 @@ static struct pack header(void *bytes, size_t size, enum kind kind) {
     return p;
 }
 
-/* The kind, or 0 where the message is none of ours. */
-static int read_header(struct pack *p) {
+/* The kind, or 0 where the message is none of this version, which *version tells (0: no message of
+ * any). */
+static int read_header(struct pack *p, int *version) {
     char found[sizeof magic];
     unpack_bytes(p, found, sizeof found);
-    uint16_t version = unpack_u16(p), kind = unpack_u16(p);
-    if (p->failed || memcmp(found, magic, sizeof magic) != 0 || version != VERSION)
-        return 0;
-    return kind;
+    uint16_t spoken = unpack_u16(p), kind = unpack_u16(p);
+    *version = p->failed || memcmp(found, magic, sizeof magic) != 0 ? 0 : spoken;
+    return *version == VERSION ? kind : 0;
 }
 
 static int send_to(struct rendezvous *r, const struct peer *peer, const void *bytes, size_t size,
@@ -62,34 +65,53 @@ static int send_to(struct rendezvous *r, const struct peer *peer, const void *by
                                sock_event_text(e));
 }
 
-/* Until the ranks that were told have closed: closing first could take the answer from them. */
-static void wait_until_gone(struct rendezvous *r, int told) {
-    int64_t deadline = clock_deadline(1);
-    zmq_msg_t m;
-    zmq_msg_init(&m);
-    while (told > 0) {
-        enum sock_event e = sock_recv(r->sock, &m, deadline);
-        if (e == SOCK_TIMEOUT || e == SOCK_INTERRUPTED)
-            break;
-        told -= e == SOCK_PEER_GONE;
-    }
-    zmq_msg_close(&m);
+/* Receives one message and whom it is from; both are initialised and the caller's to close. */
+static enum sock_event receive(struct rendezvous *r, zmq_msg_t *identity, zmq_msg_t *body,
+                               int64_t deadline) {
+    zmq_msg_init(identity);
+    zmq_msg_init(body);
+    enum sock_event e = sock_recv(r->sock, identity, deadline);
+    return e == SOCK_OK ? sock_recv(r->sock, body, deadline) : e;
 }
 
-/* Tells every joined rank, and the caller, why there will be no run, then reports it here. */
-static int refuse(struct rendezvous *r, int code, const char *reason) {
+static struct peer sender(const zmq_msg_t *identity) {
+    struct peer p = {.joined = true, .identity_size = zmq_msg_size(identity)};
+    memcpy(p.identity, zmq_msg_data((zmq_msg_t *)(uintptr_t)identity), p.identity_size);
+    return p;
+}
+
+/* Tells whoever still comes, until all have been told or it takes too long; then waits until those
+ * who were told have closed: closing first could take the answer from them. */
+static void tell_late(struct rendezvous *r, const void *bytes, size_t size, int64_t deadline) {
+    for (int gone = 0; gone < r->options.world_size - 1;) {
+        zmq_msg_t identity, body;
+        enum sock_event e = receive(r, &identity, &body, deadline);
+        struct peer p = sender(&identity);
+        if (e == SOCK_OK)
+            send_to(r, &p, bytes, size, deadline);
+        gone += e == SOCK_PEER_GONE;
+        zmq_msg_close(&identity);
+        zmq_msg_close(&body);
+        if (e == SOCK_TIMEOUT || e == SOCK_INTERRUPTED)
+            break;
+    }
+}
+
+/* Tells every joined rank, the caller, and for a while who comes late, why there will be no run;
+ * then reports it here. */
+static int refuse(struct rendezvous *r, int code, const char *reason, double linger) {
     uint8_t bytes[MESSAGE_MAX];
-    int told = 0;
     struct pack p = header(bytes, sizeof bytes, REFUSE);
     pack_u32(&p, (uint32_t)code);
     pack_text(&p, reason);
     fail(code, "%s", reason);
+    int64_t deadline = clock_deadline(linger);
     for (int i = 1; i < r->options.world_size; i++)
         if (r->peers[i].joined)
-            told += !send_to(r, &r->peers[i], bytes, p.at, clock_deadline(1));
+            send_to(r, &r->peers[i], bytes, p.at, deadline);
     if (r->caller.joined)
-        told += !send_to(r, &r->caller, bytes, p.at, clock_deadline(1));
-    wait_until_gone(r, told);
+        send_to(r, &r->caller, bytes, p.at, deadline);
+    tell_late(r, bytes, p.at, deadline);
     return code;
 }
 
@@ -111,25 +133,43 @@ static bool differ(const char *ours, const char *theirs, char *out, size_t size,
     return false;
 }
 
+/* The rank that uses the same GPU of the same host, or -1. */
+static int shares_device(const struct rendezvous *r, const struct join *j) {
+    if (!strcmp(j->device, "cpu"))
+        return -1;
+    for (int i = 0; i < r->options.world_size; i++) {
+        const struct peer *p = &r->peers[i];
+        if (p->joined && !strcmp(p->host, j->host) && !strcmp(p->device, j->device))
+            return i;
+    }
+    return -1;
+}
+
 static int check_join(struct rendezvous *r, const struct join *j) {
     const struct rendezvous_options *o = &r->options;
     char reason[512], difference[400];
-    if (j->world_size != (uint32_t)o->world_size) {
+    int other;
+    if (j->world_size != (uint32_t)o->world_size)
         snprintf(reason, sizeof reason,
-                 "rank %u on %s was started with world size %u, rank 0 "
-                 "with %d",
-                 j->rank, j->host, j->world_size, o->world_size);
-        return refuse(r, BAD_USAGE, reason);
-    }
-    if (j->rank == 0 || j->rank >= j->world_size || r->peers[j->rank].joined) {
-        bool twice = j->rank < j->world_size;
-        snprintf(reason, sizeof reason, "rank %u joined %s (from %s)", j->rank,
-                 twice ? "twice" : "but the world ends before it", j->host);
-        return refuse(r, BAD_USAGE, reason);
-    }
-    if (differ(o->settings, j->settings, difference, sizeof difference, (int)j->rank))
-        return refuse(r, BAD_USAGE, difference);
-    return 0;
+                 "rank %u on %s was started with world size %u, rank 0 with %d", j->rank, j->host,
+                 j->world_size, o->world_size);
+    else if (j->rank == 0 || j->rank >= j->world_size)
+        snprintf(reason, sizeof reason,
+                 "rank %u joined from %s: ranks of world size %d are 0 to %d"
+                 "%s",
+                 j->rank, j->host, o->world_size, o->world_size - 1,
+                 j->rank == 0 ? ", and rank 0 is here already" : "");
+    else if (r->peers[j->rank].joined)
+        snprintf(reason, sizeof reason, "rank %u joined twice, from %s and from %s", j->rank,
+                 r->peers[j->rank].host, j->host);
+    else if ((other = shares_device(r, j)) >= 0)
+        snprintf(reason, sizeof reason, "ranks %d and %u both use %s of %s: one rank a GPU", other,
+                 j->rank, j->device, j->host);
+    else if (differ(o->settings, j->settings, difference, sizeof difference, (int)j->rank))
+        snprintf(reason, sizeof reason, "%s", difference);
+    else
+        return 0;
+    return refuse(r, BAD_USAGE, reason, linger_seconds);
 }
 
 static int timed_out(struct rendezvous *r, enum sock_event e) {
@@ -141,30 +181,40 @@ static int timed_out(struct rendezvous *r, enum sock_event e) {
             at += n;
             left -= (size_t)n;
         }
-    char line[600];
-    snprintf(line, sizeof line, "%s after %g s while waiting at %s:%d for rank %s of %d",
+    char line[700];
+    snprintf(line, sizeof line, "%s after %g s while waiting at %s:%d for rank %s of %d%s",
              sock_event_text(e), r->options.timeout_seconds, r->options.address, r->options.port,
-             reason, r->options.world_size);
-    return refuse(r, SYSTEM_FAILED, line);
+             reason, r->options.world_size,
+             sock_strangers(r->sock) ? "; someone called without the run's key" : "");
+    return refuse(r, SYSTEM_FAILED, line, 0.2);
 }
 
 /* Reads a JOIN; joined tells whether it was one, and acceptable. */
 static int take_join(struct rendezvous *r, zmq_msg_t *identity, zmq_msg_t *body, bool *joined) {
     struct join j = {0};
     struct pack p = unpack_open(zmq_msg_data(body), zmq_msg_size(body));
-    int kind = read_header(&p);
+    int version, kind = read_header(&p, &version);
+    if (version && version != VERSION) {
+        char reason[128];
+        r->caller = sender(identity);
+        snprintf(reason, sizeof reason,
+                 "a rank speaks version %d of the protocol, rank 0 version %d: use the same build",
+                 version, VERSION);
+        return refuse(r, BAD_USAGE, reason, linger_seconds);
+    }
     j.rank = unpack_u32(&p);
     j.world_size = unpack_u32(&p);
     unpack_text(&p, j.host, sizeof j.host);
+    unpack_text(&p, j.device, sizeof j.device);
     unpack_text(&p, j.settings, sizeof j.settings);
     if (kind != JOIN || !unpack_done(&p)) {
         log_note("a connection to %s:%d sent something that is no JOIN of version %d: ignored",
                  r->options.address, r->options.port, VERSION);
         return 0;
     }
-    r->caller = (struct peer){.joined = true, .identity_size = zmq_msg_size(identity)};
-    memcpy(r->caller.identity, zmq_msg_data(identity), r->caller.identity_size);
-    memcpy(r->caller.host, j.host, sizeof r->caller.host);
+    r->caller = sender(identity);
+    memcpy(r->caller.host, j.host, sizeof j.host);
+    memcpy(r->caller.device, j.device, sizeof j.device);
     int rc = check_join(r, &j);
     if (rc)
         return rc;
@@ -178,12 +228,8 @@ static int gather_joins(struct rendezvous *r, int64_t deadline) {
     int rc = 0;
     for (int count = 1; count < r->options.world_size && !rc;) {
         zmq_msg_t identity, body;
-        zmq_msg_init(&identity);
-        zmq_msg_init(&body);
         bool joined = false;
-        enum sock_event e = sock_recv(r->sock, &identity, deadline);
-        if (e == SOCK_OK)
-            e = sock_recv(r->sock, &body, deadline);
+        enum sock_event e = receive(r, &identity, &body, deadline);
         if (e == SOCK_OK)
             rc = take_join(r, &identity, &body, &joined);
         else if (e != SOCK_PEER_GONE) /* one that left may come again */
@@ -195,6 +241,47 @@ static int gather_joins(struct rendezvous *r, int64_t deadline) {
     return rc;
 }
 
+static int take_answer(struct rendezvous *r, zmq_msg_t *m) {
+    const struct rendezvous_options *o = &r->options;
+    struct pack answer = unpack_open(zmq_msg_data(m), zmq_msg_size(m));
+    char reason[1024] = "";
+    int version, kind = read_header(&answer, &version);
+    if (kind == WELCOME)
+        return 0;
+    if (kind == REFUSE) {
+        uint32_t code = unpack_u32(&answer);
+        unpack_text(&answer, reason, sizeof reason);
+        return fail(code ? (int)code : SYSTEM_FAILED, "rank 0 ended the run: %s", reason);
+    }
+    if (version && version != VERSION)
+        return fail(BAD_USAGE,
+                    "rank 0 speaks version %d of the protocol, this rank version %d: "
+                    "use the same build",
+                    version, VERSION);
+    return fail(SYSTEM_FAILED, "%s:%d answered with something that is no rank 0", o->address,
+                o->port);
+}
+
+static int no_answer(struct rendezvous *r, enum sock_event e) {
+    const struct rendezvous_options *o = &r->options;
+    if (e != SOCK_TIMEOUT)
+        return fail(SYSTEM_FAILED, "%s while joining rank 0 at %s:%d", sock_event_text(e),
+                    o->address, o->port);
+    if (sock_peers(r->sock) > 0)
+        return fail(
+            SYSTEM_FAILED,
+            "rank 0 at %s:%d did not say within %g s that all ranks are there: its own line "
+            "names those that are missing",
+            o->address, o->port, o->timeout_seconds);
+    if (sock_strangers(r->sock))
+        return fail(SYSTEM_FAILED,
+                    "who listens at %s:%d did not let this rank in within %g s: "
+                    "is the port another program's, or the run's key another?",
+                    o->address, o->port, o->timeout_seconds);
+    return fail(SYSTEM_FAILED, "rank 0 did not answer at %s:%d within %g s: %s", o->address,
+                o->port, o->timeout_seconds, address_probe(o->address, o->port));
+}
+
 static int join(struct rendezvous *r, int64_t deadline) {
     const struct rendezvous_options *o = &r->options;
     uint8_t bytes[MESSAGE_MAX];
@@ -204,34 +291,33 @@ static int join(struct rendezvous *r, int64_t deadline) {
     pack_u32(&p, (uint32_t)o->rank);
     pack_u32(&p, (uint32_t)o->world_size);
     pack_text(&p, host);
+    pack_text(&p, o->device);
     pack_text(&p, o->settings);
     zmq_msg_t m;
     zmq_msg_init(&m);
     enum sock_event e = sock_send_bytes(r->sock, bytes, p.at, 0, deadline);
-    if (e == SOCK_OK)
-        e = sock_recv(r->sock, &m, deadline);
-    int rc = 0;
-    if (e != SOCK_OK) {
-        rc = fail(SYSTEM_FAILED,
-                  "%s after at most %g s while joining rank 0 at %s:%d: is it "
-                  "started, and can this host reach that address?",
-                  sock_event_text(e), o->timeout_seconds, o->address, o->port);
-    } else {
-        struct pack answer = unpack_open(zmq_msg_data(&m), zmq_msg_size(&m));
-        int kind = read_header(&answer);
-        if (kind == REFUSE) {
-            char reason[1024] = "";
-            uint32_t code = unpack_u32(&answer);
-            unpack_text(&answer, reason, sizeof reason);
-            rc = fail(code ? (int)code : SYSTEM_FAILED, "rank 0 ended the run: %s", reason);
-        } else if (kind != WELCOME) {
-            rc = fail(SYSTEM_FAILED,
-                      "%s:%d answered with something that is no rank 0 of this "
-                      "version",
-                      o->address, o->port);
-        }
-    }
+    if (e == SOCK_OK) /* rank 0 comes to its own deadline first, and says why */
+        e = sock_recv(r->sock, &m, deadline + (int64_t)(answer_seconds * 1e9));
+    int rc = e == SOCK_OK ? take_answer(r, &m) : no_answer(r, e);
     zmq_msg_close(&m);
+    return rc;
+}
+
+/* Rank 0: waits for all, welcomes all. */
+static int host(struct rendezvous *r, int64_t deadline, const char *endpoint) {
+    const struct rendezvous_options *o = &r->options;
+    uint8_t bytes[16];
+    r->peers = calloc((size_t)o->world_size, sizeof *r->peers);
+    if (!r->peers)
+        return fail(SYSTEM_FAILED, "out of memory for %d ranks", o->world_size);
+    r->peers[0].joined = true;
+    gethostname(r->peers[0].host, sizeof r->peers[0].host - 1);
+    snprintf(r->peers[0].device, sizeof r->peers[0].device, "%s", o->device);
+    int rc = sock_bind(&r->sock, SOCK_MANY, endpoint);
+    rc = rc ? rc : gather_joins(r, deadline);
+    struct pack p = header(bytes, sizeof bytes, WELCOME);
+    for (int i = 1; i < o->world_size && !rc; i++)
+        rc = send_to(r, &r->peers[i], bytes, p.at, deadline);
     return rc;
 }
 
@@ -244,22 +330,11 @@ int rendezvous_open(struct rendezvous **out, const struct rendezvous_options *o)
     snprintf(endpoint, sizeof endpoint, "tcp://%s:%d", o->address, o->port);
     int64_t deadline = clock_deadline(o->timeout_seconds);
     int rc = 0;
-    if (o->world_size == 1) {
-        *out = r;
-        return 0;
-    }
-    if (o->rank > 0) {
+    if (o->world_size > 1 && o->rank == 0) {
+        rc = host(r, deadline, endpoint);
+    } else if (o->world_size > 1) {
         rc = sock_connect(&r->sock, SOCK_DUPLEX, endpoint);
         rc = rc ? rc : join(r, deadline);
-    } else {
-        r->peers = calloc((size_t)o->world_size, sizeof *r->peers);
-        rc = r->peers ? sock_bind(&r->sock, SOCK_MANY, endpoint)
-                      : fail(SYSTEM_FAILED, "out of memory");
-        rc = rc ? rc : gather_joins(r, deadline);
-        uint8_t bytes[16];
-        struct pack p = header(bytes, sizeof bytes, WELCOME);
-        for (int i = 1; i < o->world_size && !rc; i++)
-            rc = send_to(r, &r->peers[i], bytes, p.at, deadline);
     }
     if (rc)
         rendezvous_close(&r);
@@ -278,12 +353,12 @@ static int receive_blob(struct rendezvous *r, size_t size, uint32_t *rank, uint8
         e = sock_recv(r->sock, &m, deadline); /* identity */
     if (e == SOCK_OK)
         e = sock_recv(r->sock, &m, deadline);
-    int rc = 0;
+    int rc = 0, version;
     if (e != SOCK_OK) {
         rc = fail(SYSTEM_FAILED, "%s while the ranks exchanged addresses", sock_event_text(e));
     } else {
         struct pack p = unpack_open(zmq_msg_data(&m), zmq_msg_size(&m));
-        int kind = read_header(&p);
+        int kind = read_header(&p, &version);
         *rank = unpack_u32(&p);
         unpack_bytes(&p, bytes, size);
         if (kind != BLOB || !unpack_done(&p) || *rank >= (uint32_t)r->options.world_size)

@@ -1,7 +1,6 @@
 /* settings.c: see settings.h. */
 #include "trainer/settings.h"
 #include "lib/log.h"
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,16 +28,22 @@ static const struct opt table[] = {
      .help = "batches the loader may be ahead"},
     {"metrics", OPT_STRING, &v.metrics, .arg = "ENDPOINT",
      .help = "the aggregator; none: stderr only"},
-    {"rank", OPT_INT, &v.rank, 0, 65535, .fallback = "0", .env = "RANK", .arg = "R",
-     .help = "of this process among all"},
-    {"world-size", OPT_INT, &v.world_size, 1, 65536, .fallback = "1", .env = "WORLD_SIZE",
-     .arg = "W", .help = "number of ranks"},
-    {"local-world-size", OPT_INT, &v.local_world_size, 1, 1024, .fallback = "1",
-     .env = "LOCAL_WORLD_SIZE", .arg = "N", .help = "ranks on this node"},
-    {"master-addr", OPT_STRING, &v.master_addr, .fallback = "127.0.0.1", .env = "MASTER_ADDR",
-     .arg = "HOST", .help = "of rank 0"},
-    {"master-port", OPT_INT, &v.master_port, 1, 65535, .fallback = "29500", .env = "MASTER_PORT",
-     .arg = "PORT", .help = "that rank 0 binds"},
+    {"rank", OPT_INT, &v.me.rank, -1, 65535, .fallback = "-1", .arg = "R",
+     .help = "of this process among all; -1 here and below: what RANK, WORLD_SIZE, LOCAL_RANK,\n"
+             "LOCAL_WORLD_SIZE (torchrun's) say, else the Slurm step, else 0 of 1"},
+    {"world-size", OPT_INT, &v.me.world_size, -1, 65536, .fallback = "-1", .arg = "W",
+     .help = "number of ranks"},
+    {"local-rank", OPT_INT, &v.me.local_rank, -1, 1023, .fallback = "-1", .arg = "L",
+     .help = "of this process among those of its node"},
+    {"local-world-size", OPT_INT, &v.me.local_world_size, -1, 1024, .fallback = "-1", .arg = "N",
+     .help = "ranks on this node"},
+    {"master-addr", OPT_STRING, &v.me.master_addr, .arg = "HOST",
+     .help = "of rank 0; none: MASTER_ADDR, else 127.0.0.1"},
+    {"master-port", OPT_INT, &v.me.master_port, -1, 65535, .fallback = "-1", .arg = "PORT",
+     .help = "that rank 0 binds; -1: MASTER_PORT, else 29500"},
+    {"interface", OPT_STRING, &v.interface, .arg = "NAME",
+     .help = "of the network to the other ranks, as in eth0; none: the one that leads to\n"
+             "--master-addr"},
     {"sync", OPT_CHOICE, &v.sync, .choices = "ddp|allreduce|gather-scatter", .fallback = "ddp",
      .help = "how gradients are averaged: buckets reduced while backward runs; one all-reduce\n"
              "per tensor after it; or rank 0 gathers, adds up and scatters them"},
@@ -46,6 +51,12 @@ static const struct opt table[] = {
      .help = "--sync ddp: size of a bucket …"},
     {"first-bucket-mb", OPT_REAL, &v.first_bucket_mb, 0.001, 4096, .fallback = "1", .arg = "MB",
      .help = "… and of the first, which backward fills first"},
+    {"accumulate", OPT_INT, &v.accumulate, 1, 65536, .fallback = "1", .arg = "N",
+     .help = "batches whose gradients are averaged before one update; no communication between"},
+    {"sync-batchnorm", OPT_FLAG, &v.sync_batchnorm,
+     .help = "BatchNorm by the statistics of all ranks' batches together, not each of its own"},
+    {"check-replicas", OPT_CHOICE, &v.check_replicas, .choices = "epoch|off", .fallback = "epoch",
+     .help = "compare the ranks' weights after every epoch"},
     {"join-timeout", OPT_REAL, &v.join_timeout, 0.1, 86400, .fallback = "60", .arg = "S",
      .help = "wait for all ranks at most so long"},
     {"comm-timeout", OPT_REAL, &v.comm_timeout, 0.1, 86400, .fallback = "60", .arg = "S",
@@ -54,7 +65,7 @@ static const struct opt table[] = {
      .help = "deadline of every wait for loader or aggregator"},
     {"epochs", OPT_INT, &v.epochs, 1, 1e6, .fallback = "20", .arg = "N", .help = "train at most N"},
     {"max-steps", OPT_INT, &v.max_steps, 0, 1e12, .fallback = "0", .arg = "N",
-     .help = "end after N steps; 0: no such limit"},
+     .help = "end after N batches; 0: no such limit"},
     {"target-accuracy", OPT_REAL, &v.target, 0, 1, .fallback = "0.85", .arg = "A",
      .help = "stop once validation accuracy is at least A …; 0: never"},
     {"patience", OPT_INT, &v.patience, 1, 1e6, .fallback = "2", .arg = "N",
@@ -65,6 +76,8 @@ static const struct opt table[] = {
      .help = "with PyTorch's formulas"},
     {"lr", OPT_REAL, &v.schedule.rate, 0, 1e6, .fallback = "0.01", .arg = "X",
      .help = "learning rate, for the global batch"},
+    {"scale-lr", OPT_FLAG, &v.scale_lr,
+     .help = "multiply --lr by the number of ranks and by --accumulate"},
     {"momentum", OPT_REAL, &v.optim.momentum, 0, 1, .fallback = "0.9", .arg = "M", .help = "sgd"},
     {"nesterov", OPT_FLAG, &v.optim.nesterov, .help = "sgd: Nesterov's form"},
     {"beta1", OPT_REAL, &v.optim.beta1, 0, 1, .fallback = "0.9", .arg = "B", .help = "adam"},
@@ -122,9 +135,9 @@ int settings_parse(struct settings *s, int argc, char **argv) {
     int rc = opts_parse(&opts, argc, argv, NULL);
     if (rc)
         return rc;
-    if (v.rank >= v.world_size)
-        return fail(BAD_USAGE, "--rank %lld: ranks of --world-size %lld are 0 to %lld",
-                    (long long)v.rank, (long long)v.world_size, (long long)v.world_size - 1);
+    rc = identity_find(&v.me);
+    if (rc)
+        return rc;
     if (!v.print_config && !v.synthetic == !v.endpoint)
         return fail(BAD_USAGE, "either --endpoint (a loader) or --synthetic is wanted");
     if (!v.mean != !v.std)
@@ -133,6 +146,8 @@ int settings_parse(struct settings *s, int argc, char **argv) {
         return fail(BAD_USAGE, "--device cuda: this program was built without CUDA");
     v.model.stem_bias = v.stem_bias_epochs > 0;
     v.schedule.steps_per_epoch = 1;
+    if (v.scale_lr)
+        v.schedule.rate *= (double)(v.me.world_size * v.accumulate);
     *s = v;
     return 0;
 }
@@ -146,8 +161,8 @@ void settings_synthetic(const struct settings *s, struct batch_hello *hello) {
                                   .h = 32,
                                   .w = 32,
                                   .classes = 10,
-                                  .rank = (uint32_t)s->rank,
-                                  .world_size = (uint32_t)s->world_size,
+                                  .rank = (uint32_t)s->me.rank,
+                                  .world_size = (uint32_t)s->me.world_size,
                                   .batch_size = (uint32_t)s->batch_size,
                                   .val_batch_size = (uint32_t)s->batch_size,
                                   .train_steps = (uint32_t)s->synthetic_steps,
@@ -199,8 +214,9 @@ void settings_text(const struct settings *s, const struct batch_hello *hello, ch
              "warmup-steps=%lld\nlr-start=%g\nlr-peak-at=%g\nlr-end=%g\nlr-gamma=%g\n"
              "lr-step-epochs=%lld\nema-every=%lld\nema-decay=%g\nmean=%s\nstd=%s\nseed=%lld\n"
              "epochs=%lld\nmax-steps=%lld\ntarget-accuracy=%g\npatience=%lld\n"
-             "sync=%s\nbucket-mb=%g\nfirst-bucket-mb=%g\ndata=%s\nloader "
-             "seed=%llu\nbatch-size=%u\ntrain images=%u\nvalidation images=%u\n"
+             "sync=%s\nbucket-mb=%g\nfirst-bucket-mb=%g\naccumulate=%lld\nsync-batchnorm=%d\n"
+             "check-replicas=%s\ndata=%s\nloader seed=%llu\nbatch-size=%u\ntrain "
+             "images=%u\nvalidation images=%u\n"
              "steps per epoch=%u\naugment=%s\n",
              s->model.name, (long long)s->model.width, s->model.widths, s->model.activation,
              (long long)s->stem_bias_epochs, s->model.dropout, s->device, s->optim.name, h->rate,
@@ -210,16 +226,7 @@ void settings_text(const struct settings *s, const struct batch_hello *hello, ch
              (long long)h->step_epochs, (long long)s->ema_every, s->ema_decay,
              s->mean ? s->mean : "the store's", s->std ? s->std : "the store's", (long long)s->seed,
              (long long)s->epochs, (long long)s->max_steps, s->target, (long long)s->patience,
-             s->sync, s->bucket_mb, s->first_bucket_mb, hello->digest,
-             (unsigned long long)hello->seed, hello->batch_size, hello->n_train, hello->n_val,
-             hello->train_steps, hello->augment);
-}
-
-int settings_threads(const struct settings *s) {
-    cpu_set_t cores;
-    if (s->threads)
-        return (int)s->threads;
-    int count = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
-    int share = count / (int)s->local_world_size;
-    return share > 0 ? share : 1;
+             s->sync, s->bucket_mb, s->first_bucket_mb, (long long)s->accumulate, s->sync_batchnorm,
+             s->check_replicas, hello->digest, (unsigned long long)hello->seed, hello->batch_size,
+             hello->n_train, hello->n_val, hello->train_steps, hello->augment);
 }

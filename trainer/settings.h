@@ -4,6 +4,7 @@
 
 #include "lib/batch.h"
 #include "lib/opts.h"
+#include "trainer/identity.h"
 #include "trainer/model.h"
 #include "trainer/optim.h"
 #include "trainer/schedule.h"
@@ -12,16 +13,19 @@ struct settings {
     struct model_options model;
     struct optim_options optim;
     struct schedule schedule;
-    const char *device, *endpoint, *metrics, *master_addr, *save, *init, *mean, *std, *sync;
-    int64_t rank, world_size, local_world_size, master_port, threads;
+    const char *device, *endpoint, *metrics, *interface, *save, *init, *mean, *std, *sync,
+        *check_replicas;
+    struct identity me;
+    int64_t threads, accumulate;
     int64_t epochs, max_steps, patience, stem_bias_epochs, ema_every, prefetch, seed;
     double bucket_mb, first_bucket_mb;
     double target, smoothing, ema_decay, join_timeout, comm_timeout, data_timeout;
-    bool require_target, synthetic, profile, print_config;
+    bool sync_batchnorm, scale_lr, require_target, synthetic, profile, print_config;
     int64_t batch_size, synthetic_steps; /* --synthetic */
 };
 
-/* Reads the command line. May exit (opts.h). BAD_USAGE where options contradict each other. */
+/* Reads the command line. May exit (opts.h). BAD_USAGE where options
+ * contradict each other, or the environment (identity.h). */
 int settings_parse(struct settings *s, int argc, char **argv);
 
 /* --print-config. */
@@ -37,8 +41,5 @@ int settings_normalisation(const struct settings *s, const struct batch_hello *h
 /* Lines "name=value" of everything that must be equal on all ranks. */
 void settings_text(const struct settings *s, const struct batch_hello *hello, char *out,
                    size_t size);
-
-/* Threads of this rank: --threads, or the cores this process may use ÷ ranks on this node. */
-int settings_threads(const struct settings *s);
 
 #endif

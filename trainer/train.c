@@ -31,16 +31,33 @@ static int forward(struct train *t, const struct batch *b, bool training, struct
     *plan = net_plan(t->net, shape, training);
     if (!*plan)
         return SYSTEM_FAILED;
-    net_forward(t->net, *plan, b->pixels, (uint64_t)t->steps);
+    net_forward(t->net, *plan, b->pixels, (uint64_t)t->batches);
     *loss = net_loss(t->net, *plan, t->labels, training ? (float)t->smoothing : 0);
+    return 0;
+}
+
+/* The gradients are there: averages them over ranks and batches, and takes the step. */
+static int update(struct train *t, struct metric *m, int64_t *exposed) {
+    int64_t busy = 0;
+    int rc = ddp_finish(t->ddp, &busy, exposed);
+    if (rc)
+        return rc;
+    optim_step(t->optim, t->net, m->learning_rate,
+               1. / ((double)comm_world_size(t->comm) * (double)t->kept));
+    t->kept = 0;
+    t->steps++;
+    if (t->average)
+        average_step(t->average, t->net, t->steps);
+    m->comm_seconds += seconds(*exposed);
+    m->hidden_seconds += busy > *exposed ? seconds(busy - *exposed) : 0;
     return 0;
 }
 
 static int step(struct train *t, const struct batch *b, struct metric *m) {
     struct plan *plan;
     struct backend_loss loss;
-    int64_t began = clock_ns();
-    double rate = schedule_rate(&t->schedule, t->steps);
+    int64_t began = clock_ns(), exposed = 0;
+    m->learning_rate = schedule_rate(&t->schedule, t->steps);
     int rc = forward(t, b, true, &plan, &loss);
     if (rc)
         return rc;
@@ -48,25 +65,21 @@ static int step(struct train *t, const struct batch *b, struct metric *m) {
         return fail(BAD_INPUT,
                     "the loss is %g at epoch %u, step %u (learning rate %g): lower --lr "
                     "or warm up longer",
-                    loss.loss_sum, b->epoch, b->step, rate);
-    net_backward(t->net, plan, ddp_ready, t->ddp);
-    int64_t busy = 0, exposed = 0;
-    rc = ddp_finish(t->ddp, &busy, &exposed);
-    if (rc)
-        return rc;
-    optim_step(t->optim, t->net, rate, 1. / comm_world_size(t->comm));
-    t->steps++;
-    if (t->average)
-        average_step(t->average, t->net, t->steps);
-    m->learning_rate = rate;
+                    loss.loss_sum, b->epoch, b->step, m->learning_rate);
+    t->batches++;
+    if (++t->kept < t->accumulate) {
+        net_backward(t->net, plan, NULL, NULL);
+        ddp_accumulate(t->ddp);
+    } else {
+        net_backward(t->net, plan, ddp_ready, t->ddp);
+        rc = update(t, m, &exposed);
+    }
     m->loss_sum += loss.loss_sum;
     m->correct += (uint64_t)loss.correct;
     m->count += b->count;
     m->images += b->count;
-    m->comm_seconds += seconds(exposed);
-    m->hidden_seconds += busy > exposed ? seconds(busy - exposed) : 0;
     m->compute_seconds += seconds(clock_ns() - began - exposed);
-    return 0;
+    return rc;
 }
 
 static int evaluate(struct train *t, const struct batch *b, struct metric *m) {
@@ -93,9 +106,28 @@ static int progress(struct train *t, const struct metric *m, const struct batch 
     return report_send(t->report, &p);
 }
 
+/* Seconds per iteration, as courses ask for it: over the first 40 without the first. */
+struct pace {
+    int count;
+    int64_t first_ns, last_ns; /* ends of the first, and of the last of the 40 */
+};
+
+static void pace_count(struct pace *p) {
+    if (++p->count > 40)
+        return;
+    p->last_ns = clock_ns();
+    p->first_ns = p->count == 1 ? p->last_ns : p->first_ns;
+}
+
+static double pace_seconds(const struct pace *p) {
+    int count = p->count < 40 ? p->count : 40;
+    return count > 1 ? seconds(p->last_ns - p->first_ns) / (count - 1) : 0;
+}
+
 /* One phase of one epoch, to its END. */
 static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, struct metric *m) {
-    int64_t began = clock_ns(), waited = 0;
+    int64_t began = clock_ns(), waited = 0, exposed = 0;
+    struct pace pace = {0};
     *m = (struct metric){.kind = METRIC_EPOCH,
                          .epoch = epoch,
                          .phase = phase == BATCH_TRAIN ? METRIC_TRAIN : METRIC_VAL};
@@ -119,31 +151,69 @@ static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, st
         }
         if (rc)
             return rc;
+        pace_count(&pace);
     }
+    if (phase == BATCH_TRAIN && t->kept) { /* the last update has fewer batches */
+        int rc = update(t, m, &exposed);
+        if (rc)
+            return rc;
+    }
+    m->iteration_seconds = pace_seconds(&pace);
     m->wait_seconds = seconds(waited);
     m->start_seconds = seconds(clock_ns() - t->began_ns);
     return report_send(t->report, m);
 }
 
-/* The same sums on every rank, so the same decision. */
-static int decide(struct train *t, const struct metric *val, bool *met) {
-    double sums[2] = {(double)val->correct, (double)val->count};
-    int rc = comm_sum_f64(t->comm, sums, 2);
+/* What the ranks' records of a phase add up to, and rank 0's word of it to the aggregator. */
+static int sum_ranks(struct train *t, const struct metric *mine, struct metric *total) {
+    double sums[3] = {(double)mine->count, (double)mine->correct, mine->loss_sum};
+    int rc = comm_sum_f64(t->comm, sums, 3);
     if (rc)
         return rc;
-    double accuracy = sums[1] > 0 ? sums[0] / sums[1] : 0;
+    *total = (struct metric){.kind = METRIC_TOTAL,
+                             .epoch = mine->epoch,
+                             .phase = mine->phase,
+                             .count = (uint64_t)sums[0],
+                             .correct = (uint64_t)sums[1],
+                             .loss_sum = sums[2]};
+    return comm_rank(t->comm) == 0 ? report_send(t->report, total) : 0;
+}
+
+/* The same sums on every rank, so the same decision. */
+static int decide(struct train *t, const struct metric *train, const struct metric *val,
+                  bool *met) {
+    struct metric total;
+    int rc = sum_ranks(t, train, &total);
+    rc = rc ? rc : sum_ranks(t, val, &total);
+    if (rc)
+        return rc;
+    uint32_t expected = source_hello(t->source)->n_val;
+    if (total.count != expected)
+        return fail(BAD_INPUT, "epoch %u: %llu images were validated by all ranks, there are %u",
+                    val->epoch, (unsigned long long)total.count, expected);
+    double accuracy = total.count ? (double)total.correct / (double)total.count : 0;
     t->in_a_row = t->target > 0 && accuracy >= t->target ? t->in_a_row + 1 : 0;
     *met = t->target > 0 && t->in_a_row >= t->patience;
     return 0;
 }
 
+static int check_replicas(struct train *t, uint32_t epoch) {
+    char digest[REPLICAS_DIGEST_SIZE];
+    if (!t->check_replicas)
+        return 0;
+    int rc = replicas_check(t->comm, t->net, digest);
+    if (!rc)
+        log_note("epoch %u: replicas equal, digest %s", epoch, digest);
+    return rc;
+}
+
 static int run_epoch(struct train *t, uint32_t epoch, bool *met) {
-    struct metric m;
+    struct metric train, val;
     if (t->stem_bias_epochs && epoch == t->stem_bias_epochs + 1)
         optim_freeze_stem(t->optim, t->net);
-    int rc = run_phase(t, epoch, BATCH_TRAIN, &m);
-    if (!rc)
-        rc = ddp_broadcast_stats(t->ddp);
+    int rc = run_phase(t, epoch, BATCH_TRAIN, &train);
+    rc = rc ? rc : ddp_broadcast_stats(t->ddp);
+    rc = rc ? rc : check_replicas(t, epoch);
     if (rc)
         return rc;
     const char *lost = net_not_finite(t->net);
@@ -151,15 +221,15 @@ static int run_epoch(struct train *t, uint32_t epoch, bool *met) {
         return fail(BAD_INPUT,
                     "\"%s\" is not finite after epoch %u, step %lld (learning rate %g): "
                     "lower --lr or warm up longer",
-                    lost, epoch, (long long)t->steps, m.learning_rate);
+                    lost, epoch, (long long)t->steps, train.learning_rate);
     if (t->average) {
         average_swap(t->average, t->net);
         rc = ddp_broadcast_stats(t->ddp);
     }
-    rc = rc ? rc : run_phase(t, epoch, BATCH_VAL, &m);
+    rc = rc ? rc : run_phase(t, epoch, BATCH_VAL, &val);
     if (t->average)
         average_swap(t->average, t->net);
-    return rc ? rc : decide(t, &m, met);
+    return rc ? rc : decide(t, &train, &val, met);
 }
 
 int train_run(struct train *t) {
@@ -174,7 +244,7 @@ int train_run(struct train *t) {
     int rc = report_send(t->report, &m);
     bool met = false;
     for (uint32_t epoch = 1; !rc && !met && epoch <= t->epochs; epoch++) {
-        if (t->max_steps && t->steps >= t->max_steps)
+        if (t->max_steps && t->batches >= t->max_steps)
             break;
         rc = run_epoch(t, epoch, &met);
     }

@@ -7,6 +7,7 @@
 #include "trainer/ddp.h"
 #include "trainer/net.h"
 #include "trainer/optim.h"
+#include "trainer/replicas.h"
 #include "trainer/report.h"
 #include "trainer/schedule.h"
 #include "trainer/source.h"
@@ -26,8 +27,12 @@ struct train {
     double target;            /* validation accuracy; 0: none */
     int64_t stem_bias_epochs; /* the whitening layer's bias stays put after them; 0: always did */
     int64_t patience;         /* consecutive epochs at or above target */
+    int64_t accumulate;       /* batches per update */
+    bool check_replicas;      /* after each epoch */
     /* state */
-    int64_t steps;    /* done */
+    int64_t steps;    /* updates done */
+    int64_t batches;  /* trained on */
+    int64_t kept;     /* batches since the last update */
     int64_t in_a_row; /* epochs at or above target */
     int64_t began_ns;
     int32_t *labels;           /* of the current batch */

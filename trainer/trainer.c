@@ -2,20 +2,28 @@
  *
  * Order of opening: the loader's stream (what is the data?), the rendezvous (is everybody there and
  * of one mind?), the collectives, the net, its first weights (rank 0's, on every rank). */
+#include "lib/address.h"
 #include "lib/log.h"
+#include "lib/sock.h"
 #include "lib/stop.h"
 #include "trainer/checkpoint.h"
+#include "trainer/cores.h"
 #include "trainer/init.h"
 #include "trainer/rendezvous.h"
+#include "trainer/replicas.h"
 #include "trainer/settings.h"
 #include "trainer/train.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct trainer {
     struct settings settings;
     struct backend *backend;
     struct rendezvous *rendezvous;
+    struct comm *norm_comm; /* --sync-batchnorm: its own, since buckets are under way meanwhile */
+    bool has_spare;
+    cpu_set_t spare; /* a core for communication alone */
     struct train train;
 };
 
@@ -31,28 +39,73 @@ static int open_source(struct trainer *t) {
     if (rc)
         return rc;
     const struct batch_hello *hello = source_hello(t->train.source);
-    if (hello->rank != (uint32_t)s->rank || hello->world_size != (uint32_t)s->world_size)
+    if (hello->rank != (uint32_t)s->me.rank || hello->world_size != (uint32_t)s->me.world_size)
         return fail(BAD_USAGE, "the loader at %s is rank %u of %u, this trainer %lld of %lld",
-                    s->endpoint, hello->rank, hello->world_size, (long long)s->rank,
-                    (long long)s->world_size);
+                    s->endpoint, hello->rank, hello->world_size, (long long)s->me.rank,
+                    (long long)s->me.world_size);
     return 0;
+}
+
+/* Rank 0's address, and this rank's own on the same network. */
+static int find_addresses(const struct settings *s, char master[ADDRESS_SIZE],
+                          char own[ADDRESS_SIZE]) {
+    const struct identity *me = &s->me;
+    bool nodes = me->local_world_size < me->world_size;
+    int rc = address_resolve(me->master_addr, master);
+    if (rc)
+        return rc;
+    if (nodes && address_is_loopback(master))
+        return fail(BAD_USAGE,
+                    "--master-addr %s is %s here, which no other node can reach: give rank 0's "
+                    "address on the network of the nodes",
+                    me->master_addr, master);
+    if (me->rank == 0 && !address_is_here(master))
+        return fail(BAD_USAGE,
+                    "--master-addr %s is %s, which is no address of this host: rank 0 "
+                    "belongs on that one",
+                    me->master_addr, master);
+    rc = s->interface ? address_of_interface(s->interface, own) : address_towards(master, own);
+    if (!rc && nodes && address_is_loopback(own))
+        rc = fail(BAD_USAGE, "--interface %s is %s, which no other node can reach", s->interface,
+                  own);
+    return rc;
 }
 
 static int open_ranks(struct trainer *t) {
     const struct settings *s = &t->settings;
-    char text[8192];
+    const struct identity *me = &s->me;
+    char text[8192], master[ADDRESS_SIZE], own[ADDRESS_SIZE];
+    bool key;
     settings_text(s, source_hello(t->train.source), text, sizeof text);
-    struct rendezvous_options o = {.rank = (int)s->rank,
-                                   .world_size = (int)s->world_size,
-                                   .address = s->master_addr,
-                                   .port = (int)s->master_port,
+    struct rendezvous_options o = {.rank = (int)me->rank,
+                                   .world_size = (int)me->world_size,
+                                   .address = master,
+                                   .port = (int)me->master_port,
+                                   .device = "cpu",
                                    .timeout_seconds = s->join_timeout,
                                    .settings = text};
-    int rc = rendezvous_open(&t->rendezvous, &o);
+    int rc = me->world_size > 1 ? find_addresses(s, master, own) : 0;
+    rc = rc ? rc : sock_use_run_key(&key);
     if (rc)
         return rc;
-    return comm_open(&t->train.comm, (int)s->rank, (int)s->world_size, s->master_addr,
-                     s->comm_timeout, rendezvous_exchange, t->rendezvous);
+    if (!key && me->rank == 0 && me->local_world_size < me->world_size)
+        log_note("DDPIPE_RUN_KEY is not set: whoever reaches %s:%lld can join this run or end it",
+                 master, (long long)me->master_port);
+    rc = rendezvous_open(&t->rendezvous, &o);
+    rc = rc ? rc
+            : comm_open(&t->train.comm, o.rank, o.world_size, own, s->comm_timeout,
+                        rendezvous_exchange, t->rendezvous);
+    if (!rc && s->sync_batchnorm && o.world_size > 1)
+        rc = comm_open(&t->norm_comm, o.rank, o.world_size, own, s->comm_timeout,
+                       rendezvous_exchange, t->rendezvous);
+    return rc;
+}
+
+/* A BatchNorm in the middle of a pass: there is nothing to go back to. */
+static void sum_norms(void *comm, double *x, size_t count) {
+    int rc = comm_sum_f64(comm, x, count);
+    if (rc)
+        exit(rc);
 }
 
 static int open_weights(struct trainer *t) {
@@ -64,17 +117,22 @@ static int open_weights(struct trainer *t) {
     int rc = init_weights(t->train.net, (uint64_t)s->seed, &patches);
     if (!rc && s->init)
         rc = checkpoint_load(t->train.net, s->init);
-    struct ddp_options o = {.first_bucket_bytes = (size_t)(s->first_bucket_mb * 1048576),
+    struct ddp_options o = {.cores = t->has_spare ? &t->spare : NULL,
+                            .accumulate = s->accumulate > 1,
+                            .first_bucket_bytes = (size_t)(s->first_bucket_mb * 1048576),
                             .bucket_bytes = (size_t)(s->bucket_mb * 1048576),
                             .sync = !strcmp(s->sync, "ddp")         ? DDP_DDP
                                     : !strcmp(s->sync, "allreduce") ? DDP_ALLREDUCE
                                                                     : DDP_GATHER_SCATTER};
+    rc = rc ? rc : replicas_check_layout(t->train.comm, t->train.net);
     rc = rc ? rc : ddp_open(&t->train.ddp, t->train.comm, t->train.net, &o);
     return rc ? rc : ddp_broadcast(t->train.ddp);
 }
 
 static int open_net(struct trainer *t) {
     struct settings *s = &t->settings;
+    int threads = s->threads ? (int)s->threads : cores_threads(&s->me);
+    t->has_spare = cores_spare(&s->me, threads, &t->spare); /* before there are threads */
     const struct batch_hello *hello = source_hello(t->train.source);
     struct model model;
     double mean[4], std[4];
@@ -85,14 +143,18 @@ static int open_net(struct trainer *t) {
         rc = settings_normalisation(s, hello, mean, std);
     if (!rc)
         rc = !strcmp(s->device, "ref") ? backend_ref_open(&t->backend)
-                                       : backend_cpu_open(&t->backend, settings_threads(s));
+                                       : backend_cpu_open(&t->backend, threads);
     struct shape shape = {(int)hello->batch_size, (int)hello->c, (int)hello->h, (int)hello->w};
     if (!rc)
         rc = net_open(&t->train.net, &model, t->backend, shape);
     if (rc)
         return rc;
     net_normalise(t->train.net, mean, std);
-    t->train.net->seed = (uint64_t)s->seed * 0x9E3779B97F4A7C15U + (uint64_t)s->rank;
+    if (t->norm_comm) {
+        t->train.net->sum = sum_norms;
+        t->train.net->sum_arg = t->norm_comm;
+    }
+    t->train.net->seed = (uint64_t)s->seed * 0x9E3779B97F4A7C15U + (uint64_t)s->me.rank;
     t->train.net->profile = s->profile;
     rc = open_weights(t);
     if (!rc)
@@ -106,10 +168,15 @@ static int run(struct trainer *t) {
     const struct settings *s = &t->settings;
     const struct batch_hello *hello = source_hello(t->train.source);
     t->train.schedule = s->schedule;
-    t->train.schedule.steps_per_epoch = hello->train_steps;
-    t->train.schedule.total_steps = s->epochs * hello->train_steps;
-    if (s->max_steps && s->max_steps < t->train.schedule.total_steps)
-        t->train.schedule.total_steps = s->max_steps;
+    int64_t updates = (hello->train_steps + s->accumulate - 1) / s->accumulate;
+    t->train.schedule.steps_per_epoch = updates;
+    t->train.schedule.total_steps = s->epochs * updates;
+    if (s->max_steps && s->max_steps < s->epochs * hello->train_steps)
+        t->train.schedule.total_steps =
+            s->max_steps / hello->train_steps * updates +
+            (s->max_steps % hello->train_steps + s->accumulate - 1) / s->accumulate;
+    t->train.accumulate = s->accumulate;
+    t->train.check_replicas = !strcmp(s->check_replicas, "epoch");
     t->train.smoothing = s->smoothing;
     t->train.epochs = s->epochs;
     t->train.max_steps = s->max_steps;
@@ -133,6 +200,8 @@ static int run(struct trainer *t) {
 static void close_all(struct trainer *t) {
     source_close(&t->train.source);
     ddp_close(&t->train.ddp);
+    if (t->norm_comm)
+        comm_close(&t->norm_comm);
     if (t->train.comm)
         comm_close(&t->train.comm);
     rendezvous_close(&t->rendezvous);
@@ -154,9 +223,9 @@ int main(int argc, char **argv) {
         settings_print();
         return 0;
     }
-    log_open("trainer", (int)s->rank);
+    log_open("trainer", (int)s->me.rank);
     stop_install();
-    rc = report_open(&t.train.report, s->metrics, (int)s->rank, (int)s->world_size, s->epochs,
+    rc = report_open(&t.train.report, s->metrics, (int)s->me.rank, (int)s->me.world_size, s->epochs,
                      s->data_timeout);
     rc = rc ? rc : open_source(&t);
     rc = rc ? rc : open_ranks(&t);

@@ -3,8 +3,11 @@
  *   hello RANK WORLD
  *   progress RANK WORLD EPOCH IMAGES STEP STEPS
  *   train|val RANK WORLD EPOCH IMAGES SECONDS START_SECONDS LOSS_SUM CORRECT
+ *   total RANK WORLD EPOCH COUNT LOSS_SUM CORRECT   of training, instead of the right one
  *   bye RANK WORLD REASON
- *   raw TEXT              these bytes as they are */
+ *   raw TEXT              these bytes as they are
+ * After the last rank's record of a phase the total is sent as rank 0 would, unless one was given.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +21,27 @@ static const double deadline_seconds = 10;
 static int send_bytes(struct sock *s, const void *bytes, size_t size) {
     enum sock_event e = sock_send_bytes(s, bytes, size, 0, clock_deadline(deadline_seconds));
     return e == SOCK_OK ? 0 : fail(SYSTEM_FAILED, "cannot send: %s", sock_event_text(e));
+}
+
+/* Sums of what was sent, per epoch and phase. */
+static struct total {
+    unsigned ranks;
+    struct metric sum;
+} totals[8][2];
+
+static int send_total(struct sock *s, const struct metric *m) {
+    struct total *t = &totals[m->epoch % 8][m->phase];
+    uint8_t bytes[METRIC_SIZE_MAX];
+    t->ranks++;
+    t->sum.kind = METRIC_TOTAL;
+    t->sum.rank = 0;
+    t->sum.world_size = m->world_size;
+    t->sum.epoch = m->epoch;
+    t->sum.phase = m->phase;
+    t->sum.count += m->count;
+    t->sum.correct += m->correct;
+    t->sum.loss_sum += m->loss_sum;
+    return t->ranks == m->world_size ? send_bytes(s, bytes, metric_write(bytes, &t->sum)) : 0;
 }
 
 static int parse(const char *line, struct metric *m) {
@@ -42,6 +66,15 @@ static int parse(const char *line, struct metric *m) {
         m->images = images;
         return n == 4 ? 0 : -1;
     }
+    if (strcmp(word, "total") == 0) {
+        m->kind = METRIC_TOTAL;
+        int n = sscanf(line, "%*s %*u %*u %u %llu %lf %llu", &m->epoch, &images, &m->loss_sum,
+                       &correct);
+        m->count = images;
+        m->correct = correct;
+        totals[m->epoch % 8][METRIC_TRAIN].ranks = 1000;
+        return n == 4 ? 0 : -1;
+    }
     m->kind = METRIC_EPOCH;
     m->phase = strcmp(word, "val") == 0 ? METRIC_VAL : METRIC_TRAIN;
     if (sscanf(line, "%*s %*u %*u %u %llu %lf %lf %lf %llu", &m->epoch, &images, &m->seconds,
@@ -54,6 +87,7 @@ static int parse(const char *line, struct metric *m) {
     m->compute_seconds = m->seconds / 2;
     m->comm_seconds = m->seconds / 4;
     m->hidden_seconds = m->seconds / 8;
+    m->iteration_seconds = m->seconds / 16;
     return 0;
 }
 
@@ -65,7 +99,8 @@ static int send_line(struct sock *s, char *line) {
     if (parse(line, &m) < 0)
         return fail(BAD_USAGE, "what is \"%s\"?", line);
     uint8_t bytes[METRIC_SIZE_MAX];
-    return send_bytes(s, bytes, metric_write(bytes, &m));
+    int error = send_bytes(s, bytes, metric_write(bytes, &m));
+    return error || m.kind != METRIC_EPOCH ? error : send_total(s, &m);
 }
 
 int main(int argc, char **argv) {

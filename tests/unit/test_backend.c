@@ -99,12 +99,22 @@ static void compare_params(struct net *a, struct net *b, const float *x, const f
     }
 }
 
+/* As if a second rank's batch had given the same sums, and some of its own besides. */
+static void two_ranks(void *arg, double *x, size_t count) {
+    (void)arg;
+    for (size_t i = 0; i < count; i++)
+        x[i] *= 2.5;
+}
+
+static bool synchronised; /* BatchNorms of nets to come */
+
 static struct net *open_net(struct backend *b, const struct model *m, struct shape in) {
     struct net *net;
     double mean[4] = {.5, .4, .3, .2}, std[4] = {.2, .25, .3, .35};
     struct init_patches patches = {.moment = {{0}}};
     assert_int_equal(net_open(&net, m, b, in), 0);
     net_normalise(net, mean, std);
+    net->sum = synchronised ? two_ranks : NULL;
     for (int i = 0; i < INIT_PATCH; i++) {
         patches.mean[i] = .5;
         for (int j = 0; j < INIT_PATCH; j++)
@@ -276,6 +286,15 @@ static void single_layers(void **state) {
         }
 }
 
+/* BatchNorm's sums go through the ranks' sum, forward and backward. */
+static void synchronised_norms(void **state) {
+    synchronised = true;
+    single_layers(state);
+    struct model m = build("wideresnet", 1, "", "relu");
+    same(&m, (struct shape){3, 3, 32, 32}, NULL);
+    synchronised = false;
+}
+
 /* Dropout passes on the right share, scaled, and backward through the same mask; other seeds give
  * other masks, none outside training. */
 static void dropout(void **state) {
@@ -325,6 +344,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_layers),
         cmocka_unit_test(networks),
+        cmocka_unit_test(synchronised_norms),
         cmocka_unit_test(dropout),
     };
     return cmocka_run_group_tests(tests, open_backends, close_backends);

@@ -1,6 +1,7 @@
 /* Ranks find each other, exchange bytes, sum and broadcast (through Gloo); a missing rank, a
- * differing setting, a rank that comes twice and another world size each end every rank that is
- * there, within the timeout and with a code. Every rank is a process of its own. */
+ * differing setting, a rank that comes twice, two ranks on one GPU, a key that is another and
+ * another world size each end every rank that is there, within the timeout and with a code. Every
+ * rank is a process of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include <cmocka.h>
 
 #include "lib/clock.h"
+#include "lib/sock.h"
 #include "trainer/comm.h"
 #include "trainer/rendezvous.h"
 #include <signal.h>
@@ -32,6 +34,8 @@ struct rank {
     const char *settings;
     double timeout;
     work *then;
+    const char *device; /* NULL: "cpu" */
+    const char *key;    /* DDPIPE_RUN_KEY; NULL: none */
 };
 
 static int be(const struct rank *k) {
@@ -40,9 +44,14 @@ static int be(const struct rank *k) {
                                    .world_size = k->world,
                                    .port = port,
                                    .address = "127.0.0.1",
+                                   .device = k->device ? k->device : "cpu",
                                    .timeout_seconds = k->timeout,
                                    .settings = k->settings};
-    int rc = rendezvous_open(&r, &o);
+    bool used;
+    if (k->key)
+        setenv("DDPIPE_RUN_KEY", k->key, 1);
+    int rc = sock_use_run_key(&used);
+    rc = rc ? rc : rendezvous_open(&r, &o);
     if (rc)
         return rc;
     rc = k->then ? k->then(r, k->rank, k->world) : 0;
@@ -107,7 +116,8 @@ static void all_there(void **state) {
     int codes[RANKS_MAX];
     for (int world = 1; world <= 4; world++) {
         for (int i = 0; i < world; i++)
-            ranks[i] = (struct rank){i, world, "lr=1\n", 10, world > 1 ? collectives : NULL};
+            ranks[i] =
+                (struct rank){i, world, "lr=1\n", 10, world > 1 ? collectives : NULL, NULL, NULL};
         run(ranks, world, codes);
         for (int i = 0; i < world; i++)
             assert_int_equal(codes[i], 0);
@@ -117,7 +127,9 @@ static void all_there(void **state) {
 static void one_missing(void **state) {
     (void)state;
     int codes[RANKS_MAX];
-    double took = run((struct rank[]){{0, 3, "", 1, NULL}, {2, 3, "", 1, NULL}}, 2, codes);
+    double took =
+        run((struct rank[]){{0, 3, "", 1, NULL, NULL, NULL}, {2, 3, "", 1, NULL, NULL, NULL}}, 2,
+            codes);
     assert_int_equal(codes[0], SYSTEM_FAILED);
     assert_int_equal(codes[1], SYSTEM_FAILED);
     assert_true(took >= .9 && took < 2.5);
@@ -126,7 +138,7 @@ static void one_missing(void **state) {
 static void nobody_at_rank_0(void **state) {
     (void)state;
     int codes[RANKS_MAX];
-    double took = run((struct rank[]){{1, 2, "", 1, NULL}}, 1, codes);
+    double took = run((struct rank[]){{1, 2, "", 1, NULL, NULL, NULL}}, 1, codes);
     assert_int_equal(codes[0], SYSTEM_FAILED);
     assert_true(took >= .9 && took < 2.5);
 }
@@ -134,9 +146,9 @@ static void nobody_at_rank_0(void **state) {
 static void other_settings(void **state) {
     (void)state;
     int codes[RANKS_MAX];
-    double took =
-        run((struct rank[]){{0, 2, "a=1\nlr=0.1\n", 20, NULL}, {1, 2, "a=1\nlr=0.2\n", 20, NULL}},
-            2, codes);
+    double took = run((struct rank[]){{0, 2, "a=1\nlr=0.1\n", 20, NULL, NULL, NULL},
+                                      {1, 2, "a=1\nlr=0.2\n", 20, NULL, NULL, NULL}},
+                      2, codes);
     assert_int_equal(codes[0], BAD_USAGE);
     assert_int_equal(codes[1], BAD_USAGE);
     assert_true(took < 3);
@@ -145,7 +157,9 @@ static void other_settings(void **state) {
 static void other_world(void **state) {
     (void)state;
     int codes[RANKS_MAX];
-    double took = run((struct rank[]){{0, 2, "", 20, NULL}, {1, 3, "", 20, NULL}}, 2, codes);
+    double took =
+        run((struct rank[]){{0, 2, "", 20, NULL, NULL, NULL}, {1, 3, "", 20, NULL, NULL, NULL}}, 2,
+            codes);
     assert_int_equal(codes[0], BAD_USAGE);
     assert_int_equal(codes[1], BAD_USAGE);
     assert_true(took < 3);
@@ -154,12 +168,50 @@ static void other_world(void **state) {
 static void twice(void **state) {
     (void)state;
     int codes[RANKS_MAX];
-    double took =
-        run((struct rank[]){{0, 3, "", 20, NULL}, {1, 3, "", 20, NULL}, {1, 3, "", 20, NULL}}, 3,
-            codes);
+    double took = run((struct rank[]){{0, 3, "", 20, NULL, NULL, NULL},
+                                      {1, 3, "", 20, NULL, NULL, NULL},
+                                      {1, 3, "", 20, NULL, NULL, NULL}},
+                      3, codes);
     for (int i = 0; i < 3; i++)
         assert_int_equal(codes[i], BAD_USAGE);
     assert_true(took < 3);
+}
+
+static void one_gpu_for_two(void **state) {
+    (void)state;
+    int codes[RANKS_MAX];
+    double took = run((struct rank[]){{0, 3, "", 20, NULL, "GPU-a", NULL},
+                                      {1, 3, "", 20, NULL, "GPU-b", NULL},
+                                      {2, 3, "", 20, NULL, "GPU-a", NULL}},
+                      3, codes);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(codes[i], BAD_USAGE);
+    assert_true(took < 3);
+    run((struct rank[]){{0, 2, "", 20, NULL, "GPU-a", NULL}, {1, 2, "", 20, NULL, "GPU-b", NULL}},
+        2, codes);
+    assert_int_equal(codes[0], 0);
+    assert_int_equal(codes[1], 0);
+}
+
+/* With the run's key all is as without; a rank with another one, or none, is not let in, and rank 0
+ * waits in vain, for exactly its timeout. */
+static void keys(void **state) {
+    (void)state;
+    int codes[RANKS_MAX];
+    run((struct rank[]){{0, 2, "", 10, collectives, NULL, "secret"},
+                        {1, 2, "", 10, collectives, NULL, "secret"}},
+        2, codes);
+    assert_int_equal(codes[0], 0);
+    assert_int_equal(codes[1], 0);
+    static const char *const others[] = {"Secret", NULL};
+    for (int i = 0; i < 2; i++) {
+        double took = run((struct rank[]){{0, 2, "", 1, NULL, NULL, "secret"},
+                                          {1, 2, "", 1, NULL, NULL, others[i]}},
+                          2, codes);
+        assert_int_equal(codes[0], SYSTEM_FAILED);
+        assert_int_equal(codes[1], SYSTEM_FAILED);
+        assert_true(took >= .9 && took < 2);
+    }
 }
 
 /* A peer that is killed between two collectives is noticed at once, not at the deadline. */
@@ -180,8 +232,9 @@ static int die_or_sum(struct rendezvous *r, int rank, int world) {
 static void killed_peer(void **state) {
     (void)state;
     int codes[RANKS_MAX];
-    double took =
-        run((struct rank[]){{0, 2, "", 20, die_or_sum}, {1, 2, "", 20, die_or_sum}}, 2, codes);
+    double took = run((struct rank[]){{0, 2, "", 20, die_or_sum, NULL, NULL},
+                                      {1, 2, "", 20, die_or_sum, NULL, NULL}},
+                      2, codes);
     assert_int_equal(codes[0], SYSTEM_FAILED);
     assert_int_equal(codes[1], 128 + SIGKILL);
     assert_true(took < 5);
@@ -192,6 +245,7 @@ int main(void) {
         cmocka_unit_test(all_there),        cmocka_unit_test(one_missing),
         cmocka_unit_test(nobody_at_rank_0), cmocka_unit_test(other_settings),
         cmocka_unit_test(other_world),      cmocka_unit_test(twice),
+        cmocka_unit_test(one_gpu_for_two),  cmocka_unit_test(keys),
         cmocka_unit_test(killed_peer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
