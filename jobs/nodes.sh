@@ -60,7 +60,7 @@ find_nodes() {
     world=$((nodes * local_world))
 
     if [ -n "$step" ] && ((nodes > 1)); then
-        slurm_master=$(scontrol show hostnames "${SLURM_STEP_NODELIST:-}" 2>/dev/null | head -1)
+        slurm_master=$(slurm_address "$(scontrol show hostnames "${SLURM_STEP_NODELIST:-}" | head -1)")
         slurm_port=$((20000 + ${SLURM_JOB_ID:-0} % 12000))
     fi
     one "host of node 0" "--master-addr=${given[master-addr]:-}" "--master-ip=${given[master-ip]:-}" \
@@ -79,6 +79,12 @@ find_nodes() {
     ((master_port >= 1 && master_port < 65535)) || refuse "$source=$value: 1 to 65534 is wanted, the aggregator has the port after it"
     unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT SLURM_PROCID SLURM_LOCALID \
         SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_STEP_NUM_NODES
+}
+
+slurm_address() { # NODE: what the cluster calls it by, which need not be its name
+    local address
+    address=$(scontrol --oneliner show node "$1" | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')
+    echo "${address:-$1}"
 }
 
 free_port() { # below the range that the kernel hands out by itself
