@@ -84,7 +84,7 @@ struct same : element {
 
 template <int V, typename Out, typename In, typename F>
 __device__ void map_pack(Out *out, const In *a, const In *b, size_t i, bool accumulate, F f) {
-    float x[V], y[V], before[V];
+    float x[V], y[V] = {0}, before[V] = {0};
     load(x, a + i);
     if constexpr (F::binary)
         load(y, b + i);

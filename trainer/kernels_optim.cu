@@ -15,10 +15,7 @@ struct cursor {
         step();
     }
     __device__ void step() {
-        if (next < count)
-            group = groups[next++];
-        else
-            group.begin = group.end = SIZE_MAX;
+        group = next < count ? groups[next++] : backend_group{SIZE_MAX, SIZE_MAX, 0, 0};
     }
     __device__ bool holds(size_t i) {
         while (i >= group.end)
