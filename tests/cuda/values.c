@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, ARRAYS_MAX = 64, FILL = 0xff };
+enum { PAGE = 4096, ARRAYS_MAX = 64 };
 
 static struct array {
     uint8_t *map, *begin;
@@ -30,8 +30,9 @@ void *values_bytes(size_t bytes) {
     assert_ptr_not_equal(a.map, MAP_FAILED);
     assert_int_equal(mprotect(a.map + a.map_bytes, PAGE, PROT_NONE), 0);
     a.begin = a.map + a.map_bytes - (bytes + 15) / 16 * 16;
-    memset(a.map, FILL, a.map_bytes);
     assert_true(array_count < ARRAYS_MAX);
+    memset(a.map, array_count, a.map_bytes); /* guards differ, so that exchanging them shows */
+    memset(a.begin, 0xff, bytes);
     arrays[array_count++] = a;
     return a.begin;
 }
@@ -41,7 +42,7 @@ void values_free(void) {
         struct array a = arrays[--array_count];
         size_t written = 0;
         for (const uint8_t *p = a.map; p < a.map + a.map_bytes; p++)
-            written += (p < a.begin || p >= a.begin + a.bytes) && *p != FILL;
+            written += (p < a.begin || p >= a.begin + a.bytes) && *p != array_count;
         munmap(a.map, a.map_bytes + PAGE);
         assert_int_equal(written, 0);
     }
