@@ -2,10 +2,10 @@
  * linear layer are cuDNN's.
  *
  * Activations are NHWC, in one of three types; arithmetic inside is float. All pointers are to
- * device memory of the caller. Arrays that are read eight values at a time (all but labels, scale
- * and shift) begin at a multiple of 16 bytes; their counts may be anything. Each launcher puts its
- * work on the stream and returns at once: 0, or SYSTEM_FAILED after a report where the device
- * refused the launch. A fault while a kernel runs shows at the stream's next synchronisation.
+ * device memory of the caller. Activations, gradients, arenas and the workspace begin at a multiple
+ * of 16 bytes; their counts may be anything. Each launcher puts its work on the stream and returns
+ * at once: 0, or SYSTEM_FAILED after a report where the device refused the launch. A fault while a
+ * kernel runs shows at the stream's next synchronisation.
  *
  * What changes from step to step (seed, loss scale, learning rates, Adam's corrections) is read
  * from device memory, so that a captured step can be replayed. The same inputs give the same bits.
