@@ -56,6 +56,28 @@ $(B)/%.c.o: %.c Makefile | $(B)/deps.ok
 $(B)/%.cc.o: %.cc Makefile | $(B)/deps.ok
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 $(BOTH) -Wall -Wextra -Werror -MMD -MP -c -o $@ $<
+
+# CUDA kernels: for devices of compute capability 8.0, 9.0 and later where nvcc is found; always, as
+# C++ that runs on the CPU, for their tests.
+CUDA_HOME  ?= /usr/local/cuda
+NVCC       := $(wildcard $(CUDA_HOME)/bin/nvcc)
+NVCCFLAGS  := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_80,code=sm_80 \
+              -gencode arch=compute_90,code=[sm_90,compute_90] -Werror all-warnings \
+              -Xcompiler -Wall,-Wextra,-Werror,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+CUDA_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
+CUDA_CPU   := $(patsubst %,$(B)/cpu/%.o,$(wildcard trainer/*.cu tests/cuda/*.cu)) \
+              $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/*.cc) $(filter-out tests/cuda/test_%,$(wildcard tests/cuda/*.c)))
+
+all: $(if $(NVCC),$(patsubst %,$(B)/%.o,$(wildcard trainer/*.cu)))
+tests: $(CUDA_TESTS)
+$(B)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) -MMD -MF $(@:.o=.d) -c -o $@ $<
+$(B)/cpu/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 $(BOTH) -Wall -Wextra -Werror -include tests/cuda/cuda_cpu.h -MMD -MP -c -o $@ -x c++ $<
+$(CUDA_TESTS): $(B)/tests/%: $(B)/tests/%.c.o $(CUDA_CPU) $(ARCHIVES)
+	$(CC) $(BOTH) -o $@ $^ $(LIBS_trainer) $(LIBS) -lcmocka
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 # What is missing is named with its package; nothing is guessed.

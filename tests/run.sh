@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh [SUITE|FILE]…: runs the tests and counts them. Suites: unit (cmocka), bats, parity, lint; all
-# without an argument. FILE: one bats file or one unit test by its path.
+# run.sh [SUITE|FILE]…: runs the tests and counts them. Suites: unit and cuda (cmocka), bats, parity,
+# lint; all without an argument. FILE: one bats file or one unit test by its path.
 #
 # Each file is a process with a time limit of its own. What a file leaves in shared memory or among
 # the temporary files is a failure of that file. The last line is "N passed, N failed", and
@@ -54,7 +54,7 @@ run_file() { # NAME COMMAND…
 run_one() { # PATH
     case $1 in
     *.bats) run_file "$1" bats --tap "$1" ;;
-    tests/unit/*) run_file "$1" "$TESTBIN/unit/$(basename "$1" .c)" ;;
+    tests/unit/* | tests/cuda/*) run_file "$1" "$TESTBIN/$(basename "$(dirname "$1")")/$(basename "$1" .c)" ;;
     *) echo "run.sh: no suite or test \"$1\"" >&2 && exit 100 ;;
     esac
 }
@@ -67,10 +67,10 @@ suite() { # NAME
     [ -n "$found" ] || echo "== no tests in $1"
 }
 
-(($#)) || set -- unit bats parity lint
+(($#)) || set -- unit cuda bats parity lint
 for wanted; do
     case $wanted in
-    unit | bats | parity) suite "$wanted" ;;
+    unit | cuda | bats | parity) suite "$wanted" ;;
     lint) B=$(dirname "$TESTBIN") run_file tests/lint.sh tests/lint.sh ;;
     *) run_one "$wanted" ;;
     esac
