@@ -28,6 +28,11 @@ test  /usr/lib/python3/dist-packages/torch/__init__.py python3-torch parity with
 test  /usr/lib/python3/dist-packages/numpy/__init__.py python3-numpy parity with PyTorch
 test  /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz dataset-fashion-mnist IDX on real data
 test  ps                           procps              looking for processes left behind
+test  ip                           iproute2            hosts in network namespaces
+test  munged                       munge               a Slurm to test with
+test  slurmctld                    slurmctld           a Slurm to test with
+test  slurmd                       slurmd              a Slurm to test with
+test  sbatch                       slurm-client        a Slurm to test with
 '
 
 has() {

@@ -9,7 +9,7 @@
 #   hosts_missing             prints why there can be no hosts here; nothing where there can
 #   hosts_up NAME…            host i has the address 10.77.0.i; the switch 10.77.0.254
 #   on NAME COMMAND…          runs it there, in this folder
-#   hosts_cut NAME            takes its cable out
+#   hosts_cut NAME            takes its cable out; hosts_mend NAME puts it back
 #   hosts_kill NAME           switches it off
 #   hosts_down                all of them
 
@@ -73,6 +73,7 @@ on() { # NAME COMMAND…
 }
 
 hosts_cut() { on switch ip link set "port-$1" down; }
+hosts_mend() { on switch ip link set "port-$1" up; }
 
 hosts_kill() { kill -KILL "$(host_pid "$1")" && rm "$hosts_folder/$1.pid"; }
 

@@ -43,10 +43,16 @@ static void say(const struct metric *m) {
              m->hidden_seconds);
 }
 
-int report_send(struct report *r, struct metric *m) {
+static enum sock_event send_record(struct report *r, struct metric *m, double timeout_seconds) {
+    uint8_t bytes[METRIC_SIZE_MAX];
     m->rank = (uint32_t)r->rank;
     m->world_size = (uint32_t)r->world_size;
     m->epochs = (uint32_t)r->epochs;
+    size_t size = metric_write(bytes, m);
+    return sock_send_bytes(r->sock, bytes, size, 0, clock_deadline(timeout_seconds));
+}
+
+int report_send(struct report *r, struct metric *m) {
     if (m->kind == METRIC_HELLO)
         gethostname(m->host, sizeof m->host - 1);
     if (m->kind == METRIC_PROGRESS) {
@@ -58,10 +64,7 @@ int report_send(struct report *r, struct metric *m) {
         say(m);
     if (!r->sock)
         return 0;
-    uint8_t bytes[METRIC_SIZE_MAX];
-    size_t size = metric_write(bytes, m);
-    enum sock_event e =
-        sock_send_bytes(r->sock, bytes, size, 0, clock_deadline(r->timeout_seconds));
+    enum sock_event e = send_record(r, m, r->timeout_seconds);
     return e == SOCK_OK ? 0
                         : fail(SYSTEM_FAILED, "aggregator at %s: %s", sock_endpoint(r->sock),
                                sock_event_text(e));
@@ -71,9 +74,14 @@ int report_close(struct report **r, enum metric_reason reason) {
     if (!*r)
         return 0;
     struct metric bye = {.kind = METRIC_BYE, .reason = reason};
-    int rc = report_send(*r, &bye);
+    int rc = 0;
+    /* Who failed has said why; if the aggregator does not hear of it, that is no news. */
+    if (reason != METRIC_FAILED)
+        rc = report_send(*r, &bye);
+    else if ((*r)->sock)
+        send_record(*r, &bye, 1);
     if ((*r)->sock)
-        sock_close(&(*r)->sock, 5000);
+        sock_close(&(*r)->sock, reason == METRIC_FAILED ? 1000 : 5000);
     free(*r);
     *r = NULL;
     return rc;

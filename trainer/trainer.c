@@ -22,7 +22,7 @@ struct trainer {
     struct backend *backend;
     struct rendezvous *rendezvous;
     struct comm *norm_comm; /* --sync-batchnorm: its own, since buckets are under way meanwhile */
-    bool has_spare;
+    bool has_key, has_spare;
     cpu_set_t spare; /* a core for communication alone */
     struct train train;
 };
@@ -75,7 +75,6 @@ static int open_ranks(struct trainer *t) {
     const struct settings *s = &t->settings;
     const struct identity *me = &s->me;
     char text[8192], master[ADDRESS_SIZE], own[ADDRESS_SIZE];
-    bool key;
     settings_text(s, source_hello(t->train.source), text, sizeof text);
     struct rendezvous_options o = {.rank = (int)me->rank,
                                    .world_size = (int)me->world_size,
@@ -85,10 +84,9 @@ static int open_ranks(struct trainer *t) {
                                    .timeout_seconds = s->join_timeout,
                                    .settings = text};
     int rc = me->world_size > 1 ? find_addresses(s, master, own) : 0;
-    rc = rc ? rc : sock_use_run_key(&key);
     if (rc)
         return rc;
-    if (!key && me->rank == 0 && me->local_world_size < me->world_size)
+    if (!t->has_key && me->rank == 0 && me->local_world_size < me->world_size)
         log_note("DDPIPE_RUN_KEY is not set: whoever reaches %s:%lld can join this run or end it",
                  master, (long long)me->master_port);
     rc = rendezvous_open(&t->rendezvous, &o);
@@ -225,8 +223,10 @@ int main(int argc, char **argv) {
     }
     log_open("trainer", (int)s->me.rank);
     stop_install();
-    rc = report_open(&t.train.report, s->metrics, (int)s->me.rank, (int)s->me.world_size, s->epochs,
-                     s->data_timeout);
+    rc = sock_use_run_key(&t.has_key);
+    rc = rc ? rc
+            : report_open(&t.train.report, s->metrics, (int)s->me.rank, (int)s->me.world_size,
+                          s->epochs, s->data_timeout);
     rc = rc ? rc : open_source(&t);
     rc = rc ? rc : open_ranks(&t);
     rc = rc ? rc : open_net(&t);
