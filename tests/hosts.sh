@@ -39,7 +39,7 @@ host_start() { # NAME
 }
 
 hosts_wait() { # WHAT COMMAND…: until it is true
-    local what=$1 end=$((SECONDS + 20))
+    local what=$1 end=$((SECONDS + 90))
     shift
     until "$@"; do
         if ((SECONDS >= end)); then echo "waited too long for $what" && return 1; fi

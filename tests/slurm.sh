@@ -45,8 +45,9 @@ SlurmdPidFile=$slurm_folder/slurmd.%n.pid
 SlurmctldLogFile=$slurm_folder/slurmctld.log
 SlurmdLogFile=$slurm_folder/slurmd.%n.log
 SlurmdParameters=config_overrides
-NodeName=node1 NodeAddr=10.77.0.1 CPUs=2 RealMemory=2000 State=UNKNOWN
-NodeName=node2 NodeAddr=10.77.0.2 CPUs=2 RealMemory=2000 State=UNKNOWN
+GresTypes=gpu
+NodeName=node1 NodeAddr=10.77.0.1 CPUs=8 RealMemory=2000 Gres=gpu:2 State=UNKNOWN
+NodeName=node2 NodeAddr=10.77.0.2 CPUs=8 RealMemory=2000 Gres=gpu:2 State=UNKNOWN
 PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
 }
@@ -61,6 +62,9 @@ slurm_up() {
     export slurm_folder SLURM_CONF=$slurm_folder/slurm.conf
     mkdir "$slurm_folder/state"
     slurm_conf >"$SLURM_CONF"
+    # Devices that only Slurm counts.
+    mknod "$slurm_folder/gpu0" c 195 0 && mknod "$slurm_folder/gpu1" c 195 1
+    printf 'AutoDetect=off\nNodeName=node[1-2] Name=gpu File=%s/gpu[0-1]\n' "$slurm_folder" >"$slurm_folder/gres.conf"
     head -c 64 /dev/urandom >"$slurm_folder/munge.key" && chmod 400 "$slurm_folder/munge.key"
     on switch munged --key-file="$slurm_folder/munge.key" --socket="$slurm_folder/munge.sock" \
         --pid-file="$slurm_folder/munged.pid" --log-file="$slurm_folder/munged.log" \
