@@ -6,13 +6,16 @@ bats_require_minimum_version 1.5.0
 
 setup_file() {
     export PLANS=${TESTBIN:-$BATS_TEST_DIRNAME/../../build/release/tests}/gpu/plans
-    if [ ! -x "$PLANS" ]; then
-        skip "no cuDNN headers in CUDNN_HOME (${CUDNN_HOME:-/usr/local/cuda})"
-    fi
-    rc=0
-    LD_LIBRARY_PATH=${PLANS%/*} "$PLANS" "$BATS_TEST_DIRNAME"/devices/dp_{a30,a100,h200}.json \
+    export rc=0
+    [ -x "$PLANS" ] || return 0
+    # cuDNN and cuBLAS leave memory behind, under names that are gone when leaks are counted.
+    ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH=${PLANS%/*} "$PLANS" \
+        "$BATS_TEST_DIRNAME"/devices/dp_{a30,a100,h200}.json \
         >"$BATS_FILE_TMPDIR/out" 2>"$BATS_FILE_TMPDIR/err" || rc=$?
-    export rc
+}
+
+setup() {
+    [ -x "$PLANS" ] || skip "built without cuDNN: no cudnn.h in CUDNN_HOME (by default CUDA_HOME)"
 }
 
 refused() { # LAYER DEVICES
