@@ -3,7 +3,7 @@
 #include "trainer/cudnn_desc.h"
 #include <assert.h>
 #include <float.h>
-#include <string.h>
+#include <stdio.h>
 
 /* Ids of virtual tensors: only unique. */
 enum { FIRST_VIRTUAL = 1000 };
@@ -13,11 +13,12 @@ bool cudnn_desc_ok(struct cudnn_desc *d, cudnnStatus_t status) {
         return true;
     if (d->status == CUDNN_STATUS_SUCCESS) {
         d->status = status;
-        cudnnGetLastErrorString(d->reason, sizeof d->reason);
+        /* The text may be an older error's; the status is this one's. */
+        char text[400] = "";
+        cudnnGetLastErrorString(text, sizeof text);
+        snprintf(d->reason, sizeof d->reason, "%s: %s", cudnnGetErrorString(status), text);
         for (char *p = d->reason; *p; p++)
             *p = *p == '\n' || *p == '\t' ? ' ' : *p;
-        if (!d->reason[0])
-            strncat(d->reason, cudnnGetErrorString(status), sizeof d->reason - 1);
     }
     return false;
 }

@@ -39,17 +39,18 @@ enum cudnn_graph_precision {
     CUDNN_GRAPH_FP16
 };
 
+/* NORM_FORWARD is training's: mean and inv_std of the batch are outputs; running statistics are a
+ * kernel of ours, since cuDNN does not say which variance it would average. NORM_BACKWARD behind a
+ * ReLU computes y again from x, so that neither y nor a mask has to be kept. NORM_INFERENCE wants
+ * the running statistics folded into its scale and shift: scale·inv_std, shift -
+ * mean·inv_std·scale. */
 enum cudnn_graph_kind {
-    CUDNN_GRAPH_CONV_FORWARD,  /* y = x * weight [+ bias] [ReLU] */
-    CUDNN_GRAPH_CONV_DATA,     /* dx = or += dy * weight, turned */
-    CUDNN_GRAPH_CONV_WEIGHT,   /* dweight = dy * x */
-    CUDNN_GRAPH_NORM_FORWARD,  /* training: y = (x - mean)·inv_std·scale + shift [ReLU]; mean,
-                                  inv_std  of the batch are outputs. Running statistics are a kernel
-                                  of ours:  cuDNN does not say which variance it would average */
-    CUDNN_GRAPH_NORM_BACKWARD, /* dx, dscale, dshift. With ReLU, y is computed again from x, so that
-                                  no mask and no y has to be kept */
-    CUDNN_GRAPH_NORM_INFERENCE, /* y = x·scale + shift [ReLU], with scale·inv_std for scale and
-                                   shift - mean·inv_std·scale for shift, from running statistics */
+    CUDNN_GRAPH_CONV_FORWARD,   /* y = x * weight [+ bias] [ReLU] */
+    CUDNN_GRAPH_CONV_DATA,      /* dx = or += dy * weight, turned */
+    CUDNN_GRAPH_CONV_WEIGHT,    /* dweight = dy * x */
+    CUDNN_GRAPH_NORM_FORWARD,   /* y = (x - mean)·inv_std·scale + shift [ReLU] */
+    CUDNN_GRAPH_NORM_BACKWARD,  /* dx, dscale, dshift [through ReLU] */
+    CUDNN_GRAPH_NORM_INFERENCE, /* y = x·scale + shift [ReLU] */
 };
 
 /* The tensors of graphs. Activations lie as NHWC, weights as (O,K,K,I); the others have one value
@@ -75,7 +76,7 @@ enum cudnn_graph_role {
 struct cudnn_graph_spec {
     enum cudnn_graph_kind kind;
     enum cudnn_graph_precision precision;
-    const char *layer;    /* its name, for reports */
+    const char *layer;    /* its name, for reports; not copied */
     struct shape in, out; /* of the layer, forward */
     int channels;         /* length of bias, scale, shift, mean, inv_std, dscale, dshift */
     int kernel, pad;      /* CONV; 0 for NORM */
