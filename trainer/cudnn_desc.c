@@ -48,6 +48,16 @@ void cudnn_desc_set_desc(struct cudnn_desc *d, cudnnBackendDescriptor_t desc,
     cudnn_desc_set(d, desc, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
+int64_t cudnn_desc_get(struct cudnn_desc *d, cudnnBackendDescriptor_t desc,
+                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                       int64_t n, void *values) {
+    int64_t count = 0;
+    if (d->status != CUDNN_STATUS_SUCCESS ||
+        !cudnn_desc_ok(d, cudnnBackendGetAttribute(desc, name, type, n, &count, values)))
+        return 0;
+    return count;
+}
+
 cudnnBackendDescriptor_t cudnn_desc_finalize(struct cudnn_desc *d, cudnnBackendDescriptor_t desc) {
     if (d->status == CUDNN_STATUS_SUCCESS)
         cudnn_desc_ok(d, cudnnBackendFinalize(desc));

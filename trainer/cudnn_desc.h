@@ -37,6 +37,11 @@ void cudnn_desc_set(struct cudnn_desc *d, cudnnBackendDescriptor_t desc,
                     const void *values);
 void cudnn_desc_set_desc(struct cudnn_desc *d, cudnnBackendDescriptor_t desc,
                          cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value);
+/* Reads up to n values of an attribute; how many there were, 0 after an error. values NULL: how
+ * many there are. */
+int64_t cudnn_desc_get(struct cudnn_desc *d, cudnnBackendDescriptor_t desc,
+                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                       int64_t n, void *values);
 cudnnBackendDescriptor_t cudnn_desc_finalize(struct cudnn_desc *d, cudnnBackendDescriptor_t desc);
 /* Keeps the first error; true where status is success. */
 bool cudnn_desc_ok(struct cudnn_desc *d, cudnnStatus_t status);

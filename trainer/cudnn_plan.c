@@ -42,19 +42,16 @@ static bool suitable(cudnnBackendDescriptor_t config, const struct cudnn_graph_s
     cudnnBackendDescriptor_t engine = cudnn_desc_open(&d, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
-    int64_t n = 0, note_count = 0, behaviour_count = 0;
-    bool known =
-        cudnn_desc_ok(&d,
-                      cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine)) &&
-        cudnn_desc_ok(&d, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
-                                                   CUDNN_TYPE_INT64, 1, &n, &plan->engine)) &&
-        cudnn_desc_ok(&d, cudnnBackendGetAttribute(
-                              engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                              CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &note_count, notes)) &&
-        cudnn_desc_ok(&d, cudnnBackendGetAttribute(
-                              engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
-                              CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &behaviour_count, behaviour));
+    cudnn_desc_get(&d, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                   &engine);
+    cudnn_desc_get(&d, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &plan->engine);
+    int64_t note_count =
+        cudnn_desc_get(&d, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                       CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes);
+    int64_t behaviour_count =
+        cudnn_desc_get(&d, engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                       CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, behaviour);
+    bool known = d.status == CUDNN_STATUS_SUCCESS;
     cudnn_desc_close(&d);
     plan->tensor_core = has(notes, note_count, CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
     plan->compiled = false;
@@ -71,17 +68,15 @@ static bool add_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t config,
                      const struct cudnn_desc *device, int64_t workspace_limit) {
     struct cudnn_graph_plan plan;
     struct cudnn_desc attempt = {0};
-    int64_t n = 0;
     if (!suitable(config, &g->spec, &plan))
         return false;
     plan.plan = cudnn_desc_open(&attempt, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     cudnn_desc_set_desc(&attempt, plan.plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     cudnn_desc_set_desc(&attempt, plan.plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device->all[0]);
-    if (!cudnn_desc_finalize(&attempt, plan.plan) ||
-        !cudnn_desc_ok(&attempt,
-                       cudnnBackendGetAttribute(plan.plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                CUDNN_TYPE_INT64, 1, &n, &plan.workspace_bytes)) ||
-        plan.workspace_bytes > workspace_limit) {
+    cudnn_desc_finalize(&attempt, plan.plan);
+    cudnn_desc_get(&attempt, plan.plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                   1, &plan.workspace_bytes);
+    if (attempt.status != CUDNN_STATUS_SUCCESS || plan.workspace_bytes > workspace_limit) {
         cudnn_desc_close(&attempt);
         return false;
     }
@@ -98,26 +93,21 @@ static void propose(struct cudnn_graph *g, cudnnBackendDescriptor_t operations,
                     int64_t workspace_limit, int wanted) {
     struct cudnn_desc d = {0};
     cudnnBackendDescriptor_t configs[CONFIGS_MAX];
-    int64_t count = 0, created = 0;
+    int64_t created = 0;
     cudnnBackendDescriptor_t heuristics = cudnn_desc_open(&d, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     cudnn_desc_set_desc(&d, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
     cudnn_desc_set(&d, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     cudnn_desc_set_desc(&d, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device->all[0]);
-    if (cudnn_desc_finalize(&d, heuristics) &&
-        cudnn_desc_ok(&d,
-                      cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, NULL))) {
-        count = count < CONFIGS_MAX ? count : CONFIGS_MAX;
-        while (created < count &&
-               cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
-                                            &configs[created]) == CUDNN_STATUS_SUCCESS)
-            created++;
-        count = 0;
-        if (created > 0)
-            cudnn_desc_ok(&d, cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, created,
-                                                       &count, configs));
-    }
+    cudnn_desc_finalize(&d, heuristics);
+    int64_t count = cudnn_desc_get(&d, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, NULL);
+    while (created < count && created < CONFIGS_MAX &&
+           cudnn_desc_ok(&d, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+                                                          &configs[created])))
+        created++;
+    count = created == 0 ? 0
+                         : cudnn_desc_get(&d, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, created, configs);
     for (int64_t i = 0; i < created; i++)
         if (i >= count || g->plan_count >= wanted ||
             !add_plan(g, configs[i], device, workspace_limit))

@@ -8,9 +8,10 @@
  * trainer. Prints one line a graph and device: device, graph, engine, workspace. Exits 1 where one
  * has no plan, or where a graph that is wrong is not refused.
  *
- * BatchNorm's plans are compiled at run time, about half a second each. Without --all every
- * convolution is planned on every device, but of BatchNorm only the first graph of each kind (with
- * and without ReLU) and precision, each on one of the devices in turn. --all plans everything. */
+ * BatchNorm's plans are compiled at run time, about half a second each. --all plans everything.
+ * Without it, convolutions are planned for batches of 64, 128 and 1024 on every device, and of
+ * BatchNorm the first graph of each kind (with and without ReLU) and precision, each on one of the
+ * devices in turn. */
 #include "lib/log.h"
 #include "trainer/cudnn_graph.h"
 #include "trainer/net.h"
@@ -121,7 +122,11 @@ static int walk(const struct model_options *options, int batch) {
     return rc;
 }
 
-static int walk_all(void) {
+/* The batch sizes in use; without --all, the first of them. */
+static const int batches[] = {128, 64, 1024, 256, 512};
+enum { BATCHES = sizeof batches / sizeof *batches, SOME_BATCHES = 3 };
+
+static int walk_all(int batch_count) {
     static const struct model_options networks[] = {
         {.name = "vgg11", .channels = 3, .classes = 10},
         {.name = "wideresnet", .width = 10, .dropout = 0.01, .channels = 3, .classes = 10},
@@ -139,10 +144,9 @@ static int walk_all(void) {
          .channels = 3,
          .classes = 10},
     };
-    static const int batches[] = {128, 64, 256, 512, 1024};
     int rc = 0;
     for (size_t n = 0; n < sizeof networks / sizeof *networks; n++)
-        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
+        for (int b = 0; b < batch_count; b++)
             for (precision = CUDNN_GRAPH_FP32; precision <= CUDNN_GRAPH_FP16 && !rc; precision++)
                 rc = walk(&networks[n], batches[b]);
     return rc;
@@ -275,7 +279,7 @@ int main(int argc, char **argv) {
     int devices = argc - (all ? 2 : 1), missing = 0, accepted = 0;
     if (devices < 1 || paths[0][0] == '-')
         return fail(BAD_USAGE, "usage: plans [--all] DEVICE.json...");
-    if (walk_all())
+    if (walk_all(all ? BATCHES : SOME_BATCHES))
         return BAD_INPUT;
     choose(all);
     for (int i = 0; i < devices; i++) {
