@@ -65,17 +65,13 @@ static void conv_weight_gradient(struct cudnn_graph *g) {
                     false);
 }
 
-static struct cudnn_desc_norm norm_values(struct cudnn_graph *g) {
-    return (struct cudnn_desc_norm){
+static void norm_forward(struct cudnn_graph *g) {
+    struct cudnn_desc_norm norm = {
         .scale = per_channel(g, CUDNN_GRAPH_SCALE, CUDNN_DATA_FLOAT),
         .shift = per_channel(g, CUDNN_GRAPH_SHIFT, CUDNN_DATA_FLOAT),
         .mean = per_channel(g, CUDNN_GRAPH_MEAN, CUDNN_DATA_FLOAT),
         .inv_std = per_channel(g, CUDNN_GRAPH_INV_STD, CUDNN_DATA_FLOAT),
     };
-}
-
-static void norm_forward(struct cudnn_graph *g) {
-    struct cudnn_desc_norm norm = norm_values(g);
     cudnnBackendDescriptor_t y = g->spec.relu ? out_virtual(g) : out_tensor(g, CUDNN_GRAPH_Y);
     cudnn_desc_norm_forward(&g->desc, &norm, in_tensor(g, CUDNN_GRAPH_X),
                             cudnn_desc_scalar(&g->desc, CUDNN_GRAPH_EPS), y);
