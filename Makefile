@@ -21,7 +21,7 @@ LIBS_fetch   := -lcurl -larchive
 LIBS_prep    := -lpng -lz
 LIBS_trainer := -ldnnl -lgloo -lstdc++
 
-sources   = $(wildcard $(1)/*.c) $(wildcard $(1)/*.cc)
+sources   = $(filter-out trainer/cudnn_%,$(wildcard $(1)/*.c)) $(wildcard $(1)/*.cc)
 objects   = $(patsubst %,$(B)/%.o,$(call sources,$(1)))
 ARCHIVES := $(PROGRAMS:%=$(B)/%.a) $(B)/lib.a
 TESTS    := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/*.c tests/tools/*.c tests/parity/*.c))
@@ -42,6 +42,25 @@ $(B)/tests/%: tests/%.c $(ARCHIVES) Makefile
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -MP -MF $@.d -o $@ $< $(ARCHIVES) \
 	    $(foreach p,$(PROGRAMS),$(LIBS_$(p))) $(LIBS) -lcmocka
+
+# The part of the trainer that is cuDNN's, and its test, where cuDNN is found: in CUDNN_HOME, or in the
+# folders of it where CUDNN_HOME is pip's "nvidia".
+CUDA_HOME   ?= /usr/local/cuda
+CUDNN_HOME  ?= $(CUDA_HOME)
+CUDNN       := $(patsubst %,$(B)/%.o,$(wildcard trainer/cudnn_*.c))
+CUDNN_LIB   := $(dir $(wildcard $(CUDNN_HOME)/lib/libcudnn.so.9 $(CUDNN_HOME)/*/lib/libcudnn.so.9))
+CUDNN_FLAGS := $(addprefix -isystem ,$(wildcard $(CUDNN_HOME)/include $(CUDNN_HOME)/*/include) $(CUDA_HOME)/include)
+ifneq ($(wildcard $(CUDNN_HOME)/include/cudnn.h $(CUDNN_HOME)/*/include/cudnn.h),)
+tests: $(B)/tests/gpu/plans $(B)/tests/gpu/libcuda.so.1
+endif
+$(CUDNN): BOTH += $(CUDNN_FLAGS)
+$(B)/tests/gpu/plans: tests/gpu/plans.c $(CUDNN) $(ARCHIVES) Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(BOTH) $(CUDNN_FLAGS) $(WARN) -MMD -MF $@.d -o $@ $< $(CUDNN) $(B)/trainer.a $(B)/lib.a \
+	    $(CUDNN_LIB:%=-L%) $(CUDNN_LIB:%=-Xlinker -rpath=%) -l:libcudnn.so.9 $(LIBS)
+$(B)/tests/gpu/libcuda.so.1: tests/gpu/libcuda_stub.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(CFLAGS) $(WARN) -shared -fPIC -Wl,-soname,$(@F) -o $@ $<
 
 define archive
 $(B)/$(1).a: $(call objects,$(1))

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh [SUITE|FILE]…: runs the tests and counts them. Suites: unit and cuda (cmocka), bats, parity,
-# lint; all without an argument. FILE: one bats file or one unit test by its path.
+# run.sh [SUITE|FILE]…: runs the tests and counts them. Suites: unit and cuda (cmocka), bats, parity, gpu
+# (cuDNN's plans, no GPU needed), lint; all without an argument. FILE: one bats file or one unit test
+# by its path.
 #
 # Each file is a process with a time limit of its own. What a file leaves in shared memory or among
 # the temporary files is a failure of that file. The last line is "N passed, N failed", and
@@ -67,10 +68,10 @@ suite() { # NAME
     [ -n "$found" ] || echo "== no tests in $1"
 }
 
-(($#)) || set -- unit cuda bats parity lint
+(($#)) || set -- unit cuda bats parity gpu lint
 for wanted; do
     case $wanted in
-    unit | cuda | bats | parity) suite "$wanted" ;;
+    unit | cuda | bats | parity | gpu) suite "$wanted" ;;
     lint) B=$(dirname "$TESTBIN") run_file tests/lint.sh tests/lint.sh ;;
     *) run_one "$wanted" ;;
     esac
