@@ -76,6 +76,7 @@ both_clean() {
     submit jobs/slurm_cpu.sbatch "${small[@]}" --epochs 150
     hosts_wait "its first epoch" grep -qs '^Epoch =  1:' out
     slurm scontrol update nodename=node2 state=down reason=test
+    hosts_wait "the requeued job" state_is PENDING
     slurm scontrol update jobid="$job" starttime=now # Slurm lets a requeued job wait two minutes
     hosts_wait "its second start" test -e "runs/slurm-$job.1/config.json"
     hosts_wait "job $job" ended
