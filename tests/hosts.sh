@@ -7,7 +7,7 @@
 # namespaces, so nothing can be left behind.
 #
 #   hosts_missing             prints why there can be no hosts here; nothing where there can
-#   hosts_up NAME…            host i has the address 10.77.0.i; the switch 10.77.0.254
+#   hosts_up NAME…            host i has the address 10.77.0.i and one core; the switch 10.77.0.254
 #   on NAME COMMAND…          runs it there, in this folder
 #   hosts_cut NAME            takes its cable out; hosts_mend NAME puts it back
 #   hosts_kill NAME           switches it off
@@ -51,12 +51,14 @@ hosts_up() {
     local name number=0
     hosts_folder=$(mktemp -d "$BATS_FILE_TMPDIR/hosts.XXXX") && export hosts_folder
     host_start switch
+    echo 0 >"$hosts_folder/switch.core"
     on switch ip link add br0 type bridge
     on switch ip addr add 10.77.0.254/24 dev br0
     on switch ip link set br0 up
     for name; do
         number=$((number + 1))
         host_start "$name"
+        echo $(((number - 1) % $(nproc))) >"$hosts_folder/$name.core"
         # The other end goes to the switch by its process's number here.
         nsenter -t "$(host_pid "$name")" -n ip link add eth0 type veth peer name "port-$name" netns "$(host_pid switch)"
         on "$name" ip addr add "10.77.0.$number/24" dev eth0
@@ -69,7 +71,8 @@ hosts_up() {
 on() { # NAME COMMAND…
     local name=$1
     shift
-    nsenter -t "$(host_pid "$name")" -r -n -u -i -m -p sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
+    taskset -c "$(cat "$hosts_folder/$name.core")" nsenter -t "$(host_pid "$name")" -r -n -u -i -m -p \
+        sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
 }
 
 hosts_cut() { on switch ip link set "port-$1" down; }
