@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2016 # the inner shells expand it
 # hosts.sh: machines of their own on this one, from Linux namespaces, for bats files that source it.
 #
 # A host is a process (sleep) in a network, hostname, mount, process and shared-memory namespace of its

@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC1091,SC2030,SC2031 # sourced by their place here; each test is a subshell
 # Two machines, each with a network, a hostname, a /dev/shm and processes of its own, train together:
 # what they reach, and how each of them ends when something is wrong.
 # The machines share a file system, so the run's folder of node 1 is in that of node 0.
@@ -37,14 +38,14 @@ both_clean() { [ -z "$(left_on node1)$(left_on node2)" ]; }
 
 # Starts both nodes with OPTION… each; sets code1, code2 and seconds.
 train() {
-    local began=$SECONDS first second
+    local began=$SECONDS one two
     on node1 "$pipeline" --num-nodes 2 --node-id 0 --master-addr 10.77.0.1 --run-dir run "$@" >out1 2>err1 3>&- &
-    first=$!
+    one=$!
     on node2 "$pipeline" --num-nodes 2 --node-id 1 --master-addr 10.77.0.1 --run-dir run "$@" >out2 2>err2 3>&- &
-    second=$!
+    two=$!
     code1=0 code2=0
-    wait "$first" || code1=$?
-    wait "$second" || code2=$?
+    wait "$one" || code1=$?
+    wait "$two" || code2=$?
     seconds=$((SECONDS - began))
 }
 
@@ -75,10 +76,10 @@ show() { tail -n 5 err1 err2; echo "codes $code1 $code2, $seconds s"; }
 # Proves the other style of command line, and that torchrun's variables say the same.
 @test "one rank a node, by --rank or by torchrun's variables" {
     on node1 "$pipeline" --master-ip 10.77.0.1 --num-nodes 2 --rank 0 --run-dir run "${small[@]}" >out1 2>err1 3>&- &
-    first=$!
+    one=$!
     on node2 env RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1 \
         "$pipeline" --run-dir run "${small[@]}" >out2 2>err2 3>&-
-    wait "$first"
+    wait "$one"
     grep -q '^Epoch =  1' out1
     both_clean
 }
@@ -86,7 +87,7 @@ show() { tail -n 5 err1 err2; echo "codes $code1 $code2, $seconds s"; }
 # Trainers alone, on made-up images: rank 0 on node1, rank 1 on node2, each with the OPTION… of all and
 # those in first or other; world sizes in world1 and world2. Sets code1, code2 and tenths, the time that the slower took.
 ranks() {
-    local began=${EPOCHREALTIME/./} pid trainer=("$BIN/trainer" --synthetic --model speednet --widths 8,8,8
+    local began=${EPOCHREALTIME/./} pid trainer=("$BIN/trainer" --synthetic --model speednet --widths "8,8,8"
         --epochs 1 --local-world-size 1 --join-timeout 2)
     [[ $* == *--master-addr* ]] || trainer+=(--master-addr 10.77.0.1)
     on node1 "${trainer[@]}" --rank 0 "$@" "${first[@]}" --world-size "$world1" >out1 2>err1 3>&- &
@@ -152,10 +153,13 @@ fault() { # CODE1 CODE2 WORD1 WORD2
 
 @test "a stranger without the run's key is not let in" {
     on node1 "$pipeline" --num-nodes 2 --node-id 0 --master-addr 10.77.0.1 --run-dir run "${small[@]}" >out1 2>err1 3>&- &
+    one=$!
     run on node2 env DDPIPE_RUN_KEY=another "$pipeline" --num-nodes 2 --node-id 1 --master-addr 10.77.0.1 --run-dir run "${small[@]}" 3>&-
     [ "$status" -eq 111 ]
     [[ $output == *"the run's key another"* ]]
-    ! wait $!
+    code1=0
+    wait "$one" || code1=$?
+    [ "$code1" -eq 111 ]
     grep -q "without the run's key" err1
     both_clean
 }
@@ -163,9 +167,9 @@ fault() { # CODE1 CODE2 WORD1 WORD2
 lasting() { # a run in its first epochs when this returns
     lasting=("${piece[@]}" --model speednet --widths "8,8,8" --epochs 100000 --target-accuracy 0 --comm-timeout 4)
     on node1 "$pipeline" --num-nodes 2 --node-id 0 --master-addr 10.77.0.1 --run-dir run "${lasting[@]}" >out1 2>err1 3>&- &
-    first=$!
+    one=$!
     on node2 "$pipeline" --num-nodes 2 --node-id 1 --master-addr 10.77.0.1 --run-dir run "${lasting[@]}" >out2 2>err2 3>&- &
-    second=$!
+    two=$!
     hosts_wait "the first epoch" grep -q '^Epoch' out1
 }
 
@@ -175,8 +179,8 @@ lasting() { # a run in its first epochs when this returns
     hosts_cut node2
     local began=$SECONDS
     code1=0 code2=0
-    wait "$first" || code1=$?
-    wait "$second" || code2=$?
+    wait "$one" || code1=$?
+    wait "$two" || code2=$?
     seconds=$((SECONDS - began))
     hosts_mend node2
     [ "$code1 $code2" = "111 111" ] || { show && false; }
@@ -190,8 +194,8 @@ lasting() { # a run in its first epochs when this returns
     hosts_kill node2
     local began=$SECONDS
     code1=0 code2=0
-    wait "$first" || code1=$?
-    wait "$second" || code2=$?
+    wait "$one" || code1=$?
+    wait "$two" || code2=$?
     seconds=$((SECONDS - began))
     [ "$code1" -eq 111 ] || { show && false; }
     ((seconds <= 14)) || { show && false; }

@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC1091,SC2030,SC2031 # sourced by their place here; each test is a subshell
 # The batch scripts under a real Slurm of two nodes, each a machine of its own (tests/hosts.sh).
 
 setup_file() {
@@ -40,7 +41,7 @@ waits() { slurm scontrol show job "$job" | grep -q 'JobState=PENDING Reason=Begi
 both_clean() {
     local name
     for name in node1 node2; do
-        [ -z "$(on "$name" sh -c 'ls /dev/shm; ps -eo args' | grep -E 'ddpipe\.|bin/(trainer|loader|prep|aggregator) ')" ] || return 1
+        ! on "$name" sh -c 'ls /dev/shm; ps -eo args' | grep -qE 'ddpipe\.|bin/(trainer|loader|prep|aggregator) ' || return 1
     done
 }
 
