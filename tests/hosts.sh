@@ -58,6 +58,7 @@ hosts_up() {
     for name; do
         number=$((number + 1))
         host_start "$name"
+        mkdir -m 700 "$hosts_folder/$name.run" # a dead machine's private folders are no one's to remove
         echo $(((number - 1) % $(nproc))) >"$hosts_folder/$name.core"
         # The other end goes to the switch by its process's number here.
         nsenter -t "$(host_pid "$name")" -n ip link add eth0 type veth peer name "port-$name" netns "$(host_pid switch)"
@@ -69,10 +70,11 @@ hosts_up() {
 }
 
 on() { # NAME COMMAND…
-    local name=$1
+    local name=$1 runtime=''
     shift
+    [ ! -d "$hosts_folder/$name.run" ] || runtime=$hosts_folder/$name.run
     taskset -c "$(cat "$hosts_folder/$name.core")" nsenter -t "$(host_pid "$name")" -r -n -u -i -m -p \
-        sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
+        env ${runtime:+XDG_RUNTIME_DIR="$runtime"} sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
 }
 
 hosts_cut() { on switch ip link set "port-$1" down; }
