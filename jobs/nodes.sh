@@ -22,11 +22,11 @@ one() { # WHAT SOURCE=VALUE…: sets value and source to the first that has a va
             refuse "$source=$value contradicts $word: $what"
         fi
     done
-    [[ $what == host* || -z $value || $value =~ ^[0-9]{1,5}$ ]] || refuse "$source=$value: a number is wanted ($what)"
+    [[ $what == host* || -z $value || $value =~ ^(0|[1-9][0-9]{0,4})$ ]] || refuse "$source=$value: a number is wanted ($what)"
 }
 
 find_nodes() {
-    local value source step='' torch='' by_rank='' slurm_master='' slurm_port=''
+    local value source step='' torch='' slurm_master='' slurm_port=''
     # One task per node: this script. Within a job but outside a step nothing is said.
     if [[ -n ${SLURM_STEP_NUM_TASKS:-} && ${SLURM_STEP_NUM_TASKS} == "${SLURM_STEP_NUM_NODES:-}" ]]; then
         step=yes

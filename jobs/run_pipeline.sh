@@ -231,6 +231,11 @@ exclude rank node-id
 exclude batch-size global-batch-size
 derive
 
+if ((nodes == 1)) && [ -z "${DDPIPE_RUN_KEY:-}" ]; then
+    DDPIPE_RUN_KEY=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \n')
+    export DDPIPE_RUN_KEY # nobody else on this node joins
+fi
+
 trap 'finish 130' INT
 trap 'finish 143' TERM
 trap 'finish 129' HUP

@@ -3,6 +3,7 @@
 # strategy of gradient synchronisation, at the same global batch; a table, and Amdahl's law fitted to it.
 #
 #   jobs/scaling.sh [--ranks "1 2 4"] [--sync "ddp allreduce gather-scatter"] [--run-dir DIR] OPTION…
+#   jobs/scaling.sh --table FILE.csv        prints the table and the fit of an earlier study
 #
 # Every other OPTION is run_pipeline.sh's. Without any: VGG11, global batch 128, 41 steps, as the CPU course
 # asks for: 0.92 GFLOP × 128 × 41 = 4.8 TFLOP a run. Ranks share the node's cores: with as many threads in
@@ -18,11 +19,30 @@
 set -euo pipefail
 jobs=$(dirname "$(readlink -f "$0")")
 
+print_table() { # FILE.csv
+    awk -F, '
+    NR == 1 { printf "%5s %-15s %9s %11s %8s %9s %8s %8s %9s %9s\n", "ranks", "sync", "images/s", "s/iteration", "wait ms", "compute", "comm", "hidden", "to target", "accuracy"; next }
+    { printf "%5d %-15s %9.1f %11.4f %8.1f %9.1f %8.1f %8.1f %9s %9s\n", $1, $2, $3, $4, $5, $6, $7, $8, ($9 == "" ? "-" : sprintf("%.1f", $9)), ($10 == "" ? "-" : $10) }
+    $1 == 1 { one = $4 }
+    $1 > 1 && one > 0 { x = 1 - 1 / $1; y = $4 / one - 1 / $1; xy[$2] += x * y; xx[$2] += x * x }
+    END {
+        for (sync in xx) {
+            s = xy[sync] / xx[sync]
+            limit = s > 0 ? sprintf("at most %.1f times faster", 1 / s) : "no limit seen"
+            printf "Amdahl, %s: serial part %.3f: %s however many ranks\n", sync, s, limit
+        }
+    }' "$1"
+}
+
 ranks='' syncs='ddp allreduce gather-scatter' out='' options=()
 refuse() { echo "scaling: $*" >&2 && exit 100; }
 while (($#)); do
     case $1 in
     --help | -h) sed -n '2,/^set/ { /^set/d; s/^# \{0,1\}//; p; }' "$0" && exit 0 ;;
+    --table)
+        [ -r "${2:-}" ] || refuse "--table \"${2:-}\": the scaling.csv of a study is wanted"
+        print_table "$2" && exit 0
+        ;;
     --ranks | --sync | --run-dir)
         (($# > 1)) || refuse "$1 wants a value"
         case $1 in --ranks) ranks=$2 ;; --sync) syncs=$2 ;; *) out=$2 ;; esac
@@ -63,15 +83,4 @@ for n in $ranks; do
     done
 done
 
-awk -F, '
-    NR == 1 { printf "%5s %-15s %9s %11s %8s %9s %8s %8s %9s %9s\n", "ranks", "sync", "images/s", "s/iteration", "wait ms", "compute", "comm", "hidden", "to target", "accuracy"; next }
-    { printf "%5d %-15s %9.1f %11.4f %8.1f %9.1f %8.1f %8.1f %9s %9s\n", $1, $2, $3, $4, $5, $6, $7, $8, ($9 == "" ? "-" : sprintf("%.1f", $9)), ($10 == "" ? "-" : $10) }
-    $1 == 1 { one = $4 }
-    $1 > 1 && one > 0 { x = 1 - 1 / $1; y = $4 / one - 1 / $1; xy[$2] += x * y; xx[$2] += x * x }
-    END {
-        for (sync in xx) {
-            s = xy[sync] / xx[sync]
-            limit = s > 0 ? sprintf("at most %.1f times faster", 1 / s) : "no limit seen"
-            printf "Amdahl, %s: serial part %.3f: %s however many ranks\n", sync, s, limit
-        }
-    }' "$out/scaling.csv" | tee "$out/scaling.txt"
+print_table "$out/scaling.csv" | tee "$out/scaling.txt"

@@ -39,7 +39,7 @@ int kernels_scale(void *out, const void *in, enum kernels_type type, size_t coun
                   bool accumulate, struct CUstream_st *stream);
 
 /* out[i] = in[i] / (1-p), or 0 with probability p, 0 ≤ p < 1: a function of (*seed, i mod 2^32)
- * alone, the one of backend_cpu.c. Forward on values; backward, with the same seed, on gradients.
+ * alone, the one of cpu_loops.c. Forward on values; backward, with the same seed, on gradients.
  */
 int kernels_dropout(void *out, const void *in, enum kernels_type type, size_t count, float p,
                     const uint64_t *seed, bool accumulate, struct CUstream_st *stream);

@@ -157,6 +157,7 @@ static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, st
         int rc = update(t, m, &exposed);
         if (rc)
             return rc;
+        m->seconds = seconds(clock_ns() - began);
     }
     m->iteration_seconds = pace_seconds(&pace);
     m->wait_seconds = seconds(waited);
@@ -199,7 +200,7 @@ static int decide(struct train *t, const struct metric *train, const struct metr
 
 static int check_replicas(struct train *t, uint32_t epoch) {
     char digest[REPLICAS_DIGEST_SIZE];
-    if (!t->check_replicas)
+    if (!t->check_replicas || comm_world_size(t->comm) == 1)
         return 0;
     int rc = replicas_check(t->comm, t->net, digest);
     if (!rc)

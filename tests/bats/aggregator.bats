@@ -62,6 +62,24 @@ assert {k: r[k] for k in want} == want, r
 END
 }
 
+# Proves that nothing is printed that the ranks' own records do not add up to: a count and a loss that
+# differ by the least that can be told.
+@test "totals that the ranks' records do not add up to are refused" {
+    while IFS='|' read -r total word; do
+        listen 2
+        printf '%s\n' 'hello 0 2' 'hello 1 2' 'train 0 2 1 30 2 2 30 15' "total $total" 'train 1 2 1 10 4 4 90 5' \
+            'val 0 2 1 3 1 6.5 6 3' 'val 1 2 1 1 1 7 10 0' 'bye 0 2 2' 'bye 1 2 2' | feed
+        finish
+        [ "$code" -eq "${word%% *}" ] || { cat err && false; }
+        [ "${word%% *}" -eq 0 ] || { grep -q "${word#* }" err && [ ! -s out ]; } || { cat err out && false; }
+    done <<'END'
+0 2 1 40 120 20|0
+0 2 1 40 120 19|1 epoch 1, training: .* 20 correct of 40, the ranks reduced 19 of 40
+0 2 1 39 120 20|1 epoch 1, training: .* 20 correct of 40, the ranks reduced 20 of 39
+0 2 1 40 120.000000000001 20|1 epoch 1, training: .* a loss of 120, the ranks reduced 120.00000000000099$
+END
+}
+
 # Proves that epochs come in order and only once complete, whichever rank is ahead.
 @test "an epoch is reported when its last record is in" {
     listen 2

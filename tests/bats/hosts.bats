@@ -173,15 +173,19 @@ lasting() { # a run in its first epochs when this returns
     hosts_wait "the first epoch" grep -q '^Epoch' out1
 }
 
-# Proves that a network that is cut, which no socket hears of, ends both sides by the deadline.
-@test "a cut network ends both machines by the communication timeout" {
-    lasting
-    hosts_cut node2
+both_end() { # sets code1, code2 and seconds
     local began=$SECONDS
     code1=0 code2=0
     wait "$one" || code1=$?
     wait "$two" || code2=$?
     seconds=$((SECONDS - began))
+}
+
+# Proves that a network that is cut, which no socket hears of, ends both sides by the deadline.
+@test "a cut network ends both machines by the communication timeout" {
+    lasting
+    hosts_cut node2
+    both_end
     hosts_mend node2
     [ "$code1 $code2" = "111 111" ] || { show && false; }
     ((seconds <= 14)) || { show && false; }
@@ -192,11 +196,7 @@ lasting() { # a run in its first epochs when this returns
 @test "a machine that dies takes the run along, and leaves nothing on the other" {
     lasting
     hosts_kill node2
-    local began=$SECONDS
-    code1=0 code2=0
-    wait "$one" || code1=$?
-    wait "$two" || code2=$?
-    seconds=$((SECONDS - began))
+    both_end
     [ "$code1" -eq 111 ] || { show && false; }
     ((seconds <= 14)) || { show && false; }
     [ -z "$(left_on node1)" ]

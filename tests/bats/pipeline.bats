@@ -160,6 +160,13 @@ END
 --lr 1 --lr 2|lr
 --ranks-per-node 1 --ranks-per-node 2|--ranks-per-node
 --rank 1|--rank
+--num-nodes 2|--node-id
+--num-nodes 2 --node-id 2 --master-addr h|0 to 1
+--num-nodes 2 --node-id 0|--master-addr
+--num-nodes 2 --node-id 0 --rank 0 --master-addr h|--node-id
+--num-nodes 2 --rank 0 --ranks-per-node 2 --master-addr h|one rank per node
+--num-nodes 2 --node-id 08 --master-addr h|number
+--num-nodes 2 --node-id 0 --master-addr a --master-ip b|--master-ip=b
 --world-size 2|--world-size
 --endpoint ipc:///x|--endpoint
 --lr fast|fast
@@ -174,6 +181,50 @@ END
 --device cuda|trainer-cuda
 word|word
 END
+}
+
+# Proves that what started this script is believed, and that it may not contradict the command line.
+@test "torchrun's and Slurm's words for nodes" {
+    while IFS='|' read -r environment options word; do
+        # shellcheck disable=SC2086 # both are words
+        run env $environment "$pipeline" --data "$DATA" --run-dir run $options 3>&-
+        [ "$status" -eq 100 ] || { echo "$environment $options: $status $output" && false; }
+        [[ $output == *"$word"* ]] || { echo "$environment $options: $output" && false; }
+    done <<'END'
+RANK=1 WORLD_SIZE=3|--num-nodes 2|--num-nodes=2 contradicts WORLD_SIZE=3
+RANK=1 WORLD_SIZE=2|--node-id 0|--node-id=0 contradicts RANK=1
+RANK=1 WORLD_SIZE=2||--master-addr
+RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2||once per node
+SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2||one per node
+SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1|--num-nodes 3|contradicts SLURM_STEP_NUM_NODES=2
+END
+    # The job's variables, outside a step, say nothing of this script.
+    run env SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_NNODES=2 SLURM_PROCID=0 "$pipeline" "${small[@]}" --epochs 1 --run-dir run 3>&-
+    [ "$status" -eq 0 ]
+}
+
+# Proves that the stop rule wants so many epochs in a row and no more, and that a run which ends by its
+# limit says so, as a failure where that was asked for.
+@test "the stop rule, and a limit that comes before it" {
+    run "$pipeline" "${small[@]}" --ranks-per-node 2 --target-accuracy 0.001 --patience 3 --epochs 9 --run-dir run1 3>&-
+    [ "$status" -eq 0 ]
+    [ "$(grep -c '^Epoch' <<<"$output")" -eq 3 ]
+    [[ $output == *'Target reached: Epoch = 3'* ]]
+    run "$pipeline" "${small[@]}" --target-accuracy 1 --epochs 2 --run-dir run2 3>&-
+    [ "$status" -eq 0 ]
+    [[ $output == *'Limit reached without the target: Epoch = 2'* ]]
+    run "$pipeline" "${small[@]}" --target-accuracy 1 --epochs 2 --require-target --run-dir run3 3>&-
+    [ "$status" -eq 1 ]
+}
+
+# Proves the table's rows, and the fit: 1, .6, .4 s on 1, 2, 4 ranks is s + (1-s)/n with s = .2 exactly.
+@test "a scaling study" {
+    "$BATS_TEST_DIRNAME/../../jobs/scaling.sh" --ranks "1 2" --run-dir study "${small[@]}" --epochs 1 >out 3>&-
+    [ "$(cut -d, -f1,2 study/scaling.csv | tail -n +2 | tr '\n' ' ')" = "1,ddp 2,ddp 2,allreduce 2,gather-scatter " ]
+    [ "$(grep -c '^Amdahl' out)" -eq 3 ]
+    printf 'head\n1,ddp,0,1.0,0,0,0,0,,0\n2,ddp,0,0.6,0,0,0,0,,0\n4,ddp,0,0.4,0,0,0,0,9.5,0\n' >made.csv
+    "$BATS_TEST_DIRNAME/../../jobs/scaling.sh" --table made.csv >out
+    grep -q '^Amdahl, ddp: serial part 0.200: at most 5.0 times faster' out
 }
 
 # Proves that results are never mixed with older ones.

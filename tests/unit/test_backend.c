@@ -99,7 +99,7 @@ static void compare_params(struct net *a, struct net *b, const float *x, const f
     }
 }
 
-/* As if a second rank's batch had given the same sums, and some of its own besides. */
+/* As if the same batch counted two and a half times: not one sum or count may miss the call. */
 static void two_ranks(void *arg, double *x, size_t count) {
     (void)arg;
     for (size_t i = 0; i < count; i++)
