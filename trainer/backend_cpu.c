@@ -19,7 +19,8 @@ static float *backend_alloc(struct backend *b, size_t count) {
         return NULL;
     }
     if (align == LARGE_PAGE)
-        madvise(p, bytes, MADV_HUGEPAGE); /* an update walks over all of it: fewer misses in the TLB */
+        madvise(p, bytes,
+                MADV_HUGEPAGE); /* an update walks over all of it: fewer misses in the TLB */
     memset(p, 0, bytes);
     cpu_own(b->state, p, free);
     return p;

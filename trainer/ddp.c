@@ -3,8 +3,10 @@
 #include "trainer/ddp.h"
 #include "lib/clock.h"
 #include "lib/log.h"
+#include "trainer/peers.h"
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { BUCKETS_MAX = 1024 };
 
@@ -14,10 +16,11 @@ struct ddp {
     struct ddp_options options;
     size_t ends[BUCKETS_MAX]; /* of the buckets, floats into the arena */
     int bucket_count;
-    float *gathered; /* GATHER_SCATTER, rank 0: the largest tensor of every rank */
-    float *kept;     /* sum of the passes since the last finish; NULL: never any */
-    bool has_kept;   /* kept counts */
-    bool passed;     /* a pass since the last ddp_accumulate */
+    struct peers *peers; /* NULL: all goes through the comm */
+    float *gathered;     /* GATHER_SCATTER, rank 0: the largest tensor of every rank */
+    float *kept;         /* sum of the passes since the last finish; NULL: never any */
+    bool has_kept;       /* kept counts */
+    bool passed;         /* a pass since the last ddp_accumulate */
     pthread_t thread;
     bool threaded;
     /* shared with the thread, under lock */
@@ -57,6 +60,11 @@ static void add_kept(struct ddp *d, size_t begin, size_t end) {
         b->call->add(b, d->net->grads + begin, d->kept + begin, end - begin);
 }
 
+static int sum(struct ddp *d, size_t begin, size_t end) {
+    return d->peers ? peers_sum(d->peers, begin, end)
+                    : comm_sum_f32(d->comm, d->net->grads + begin, end - begin);
+}
+
 static void *reduce_buckets(void *arg) {
     struct ddp *d = arg;
     pthread_mutex_lock(&d->lock);
@@ -72,7 +80,7 @@ static void *reduce_buckets(void *arg) {
         add_kept(d, begin, d->ends[i]);
         int64_t began = clock_ns();
         if (!rc)
-            rc = comm_sum_f32(d->comm, d->net->grads + begin, d->ends[i] - begin);
+            rc = sum(d, begin, d->ends[i]);
         int64_t took = clock_ns() - began;
         pthread_mutex_lock(&d->lock);
         d->busy_ns += took;
@@ -95,11 +103,13 @@ int ddp_open(struct ddp **out, struct comm *comm, struct net *net,
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     cut_buckets(d);
-    int rc = 0;
+    int rc = options->by_memory && comm_world_size(comm) > 1
+                 ? peers_open(&d->peers, comm, net->grads, net->arena_count)
+                 : 0;
     size_t largest = 0;
     for (int i = 0; i < net->param_count; i++)
         largest = net->params[i].weight.count > largest ? net->params[i].weight.count : largest;
-    if (options->sync == DDP_GATHER_SCATTER && comm_rank(comm) == 0) {
+    if (!rc && options->sync == DDP_GATHER_SCATTER && comm_rank(comm) == 0) {
         d->gathered = malloc(largest * (size_t)comm_world_size(comm) * sizeof(float));
         rc = d->gathered ? 0 : fail(SYSTEM_FAILED, "out of memory for all ranks' gradients");
     }
@@ -166,19 +176,24 @@ static int finish_buckets(struct ddp *d, int64_t *busy_ns) {
     return rc;
 }
 
-static int gather_scatter(struct ddp *d, float *grad, size_t count) {
+static int gather_scatter(struct ddp *d, size_t begin, size_t count) {
     int world = comm_world_size(d->comm);
-    int rc = comm_gather_f32(d->comm, grad, d->gathered, count, 0);
+    float *grad = d->net->grads + begin;
+    int rc = d->peers ? peers_gather(d->peers, d->gathered, begin, count, 0)
+                      : comm_gather_f32(d->comm, grad, d->gathered, count, 0);
     if (rc)
         return rc;
     if (comm_rank(d->comm) == 0) {
         for (int r = 1; r < world; r++)
             for (size_t i = 0; i < count; i++)
                 d->gathered[i] += d->gathered[(size_t)r * count + i];
-        for (int r = 1; r < world; r++)
-            for (size_t i = 0; i < count; i++)
-                d->gathered[(size_t)r * count + i] = d->gathered[i];
+        if (d->peers)
+            memcpy(grad, d->gathered, count * sizeof *grad);
+        for (int r = 1; r < world && !d->peers; r++)
+            memcpy(d->gathered + (size_t)r * count, d->gathered, count * sizeof *grad);
     }
+    if (d->peers)
+        return peers_take(d->peers, begin, begin + count, 0);
     return comm_scatter_f32(d->comm, d->gathered, grad, count, 0);
 }
 
@@ -186,10 +201,9 @@ static int reduce_after(struct ddp *d) {
     int rc = 0;
     for (int i = d->net->param_count - 1; i >= 0 && !rc; i--) {
         const struct param *p = &d->net->params[i];
-        float *grad = d->net->grads + p->offset;
         if (p->trained)
-            rc = d->options.sync == DDP_ALLREDUCE ? comm_sum_f32(d->comm, grad, p->weight.count)
-                                                  : gather_scatter(d, grad, p->weight.count);
+            rc = d->options.sync == DDP_ALLREDUCE ? sum(d, p->offset, p->offset + p->weight.count)
+                                                  : gather_scatter(d, p->offset, p->weight.count);
     }
     return rc;
 }
@@ -228,6 +242,7 @@ void ddp_close(struct ddp **out) {
     }
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->changed);
+    peers_close(&d->peers);
     free(d->gathered);
     free(d);
     *out = NULL;

@@ -23,6 +23,7 @@ struct ddp_options {
     size_t first_bucket_bytes, bucket_bytes; /* DDP: at least so much is reduced at once */
     const cpu_set_t *cores;                  /* DDP: of the thread; NULL: any */
     bool accumulate;                         /* ddp_accumulate will be called */
+    bool by_memory; /* ranks of one host read each other's gradients (peers.h), where they can */
 };
 
 /* comm and net are the caller's, and outlive it. */

@@ -51,6 +51,11 @@ static const struct opt table[] = {
      .help = "--sync ddp: size of a bucket …"},
     {"first-bucket-mb", OPT_REAL, &v.first_bucket_mb, 0.001, 4096, .fallback = "1", .arg = "MB",
      .help = "… and of the first, which backward fills first"},
+    {"local-transport", OPT_CHOICE, &v.local_transport, .choices = "memory|tcp",
+     .fallback = "memory",
+     .help =
+         "of gradients where all ranks are on one host: each reads the others' memory, or Gloo\n"
+         "over TCP as between hosts"},
     {"accumulate", OPT_INT, &v.accumulate, 1, 65536, .fallback = "1", .arg = "N",
      .help = "batches whose gradients are averaged before one update; no communication between"},
     {"sync-batchnorm", OPT_FLAG, &v.sync_batchnorm,
@@ -207,26 +212,27 @@ int settings_normalisation(const struct settings *s, const struct batch_hello *h
 void settings_text(const struct settings *s, const struct batch_hello *hello, char *out,
                    size_t size) {
     const struct schedule *h = &s->schedule;
-    snprintf(out, size,
-             "model=%s\nwidth=%lld\nwidths=%s\nactivation=%s\nstem-bias-epochs=%lld\ndropout=%g\n"
-             "device=%s\noptimizer=%s\nlr=%g\nmomentum=%g\nnesterov=%d\nbeta1=%g\nbeta2=%g\n"
-             "adam-eps=%g\nweight-decay=%g\nbn-bias-lr-scale=%g\nlabel-smoothing=%g\nschedule=%s\n"
-             "warmup-steps=%lld\nlr-start=%g\nlr-peak-at=%g\nlr-end=%g\nlr-gamma=%g\n"
-             "lr-step-epochs=%lld\nema-every=%lld\nema-decay=%g\nmean=%s\nstd=%s\nseed=%lld\n"
-             "epochs=%lld\nmax-steps=%lld\ntarget-accuracy=%g\npatience=%lld\n"
-             "sync=%s\nbucket-mb=%g\nfirst-bucket-mb=%g\naccumulate=%lld\nsync-batchnorm=%d\n"
-             "check-replicas=%s\ndata=%s\nloader seed=%llu\nbatch-size=%u\ntrain "
-             "images=%u\nvalidation images=%u\n"
-             "steps per epoch=%u\naugment=%s\n",
-             s->model.name, (long long)s->model.width, s->model.widths, s->model.activation,
-             (long long)s->stem_bias_epochs, s->model.dropout, s->device, s->optim.name, h->rate,
-             s->optim.momentum, s->optim.nesterov, s->optim.beta1, s->optim.beta2, s->optim.eps,
-             s->optim.weight_decay, s->optim.shift_rate_scale, s->smoothing, h->name,
-             (long long)h->warmup_steps, h->start, h->peak_at, h->end, h->gamma,
-             (long long)h->step_epochs, (long long)s->ema_every, s->ema_decay,
-             s->mean ? s->mean : "the store's", s->std ? s->std : "the store's", (long long)s->seed,
-             (long long)s->epochs, (long long)s->max_steps, s->target, (long long)s->patience,
-             s->sync, s->bucket_mb, s->first_bucket_mb, (long long)s->accumulate, s->sync_batchnorm,
-             s->check_replicas, hello->digest, (unsigned long long)hello->seed, hello->batch_size,
-             hello->n_train, hello->n_val, hello->train_steps, hello->augment);
+    snprintf(
+        out, size,
+        "model=%s\nwidth=%lld\nwidths=%s\nactivation=%s\nstem-bias-epochs=%lld\ndropout=%g\n"
+        "device=%s\noptimizer=%s\nlr=%g\nmomentum=%g\nnesterov=%d\nbeta1=%g\nbeta2=%g\n"
+        "adam-eps=%g\nweight-decay=%g\nbn-bias-lr-scale=%g\nlabel-smoothing=%g\nschedule=%s\n"
+        "warmup-steps=%lld\nlr-start=%g\nlr-peak-at=%g\nlr-end=%g\nlr-gamma=%g\n"
+        "lr-step-epochs=%lld\nema-every=%lld\nema-decay=%g\nmean=%s\nstd=%s\nseed=%lld\n"
+        "epochs=%lld\nmax-steps=%lld\ntarget-accuracy=%g\npatience=%lld\n"
+        "sync=%s\nbucket-mb=%g\nfirst-bucket-mb=%g\naccumulate=%lld\nsync-batchnorm=%d\n"
+        "check-replicas=%s\nlocal-transport=%s\ndata=%s\nloader seed=%llu\nbatch-size=%u\ntrain "
+        "images=%u\nvalidation images=%u\n"
+        "steps per epoch=%u\naugment=%s\n",
+        s->model.name, (long long)s->model.width, s->model.widths, s->model.activation,
+        (long long)s->stem_bias_epochs, s->model.dropout, s->device, s->optim.name, h->rate,
+        s->optim.momentum, s->optim.nesterov, s->optim.beta1, s->optim.beta2, s->optim.eps,
+        s->optim.weight_decay, s->optim.shift_rate_scale, s->smoothing, h->name,
+        (long long)h->warmup_steps, h->start, h->peak_at, h->end, h->gamma,
+        (long long)h->step_epochs, (long long)s->ema_every, s->ema_decay,
+        s->mean ? s->mean : "the store's", s->std ? s->std : "the store's", (long long)s->seed,
+        (long long)s->epochs, (long long)s->max_steps, s->target, (long long)s->patience, s->sync,
+        s->bucket_mb, s->first_bucket_mb, (long long)s->accumulate, s->sync_batchnorm,
+        s->check_replicas, s->local_transport, hello->digest, (unsigned long long)hello->seed,
+        hello->batch_size, hello->n_train, hello->n_val, hello->train_steps, hello->augment);
 }

@@ -14,7 +14,7 @@ struct settings {
     struct optim_options optim;
     struct schedule schedule;
     const char *device, *endpoint, *metrics, *interface, *save, *init, *mean, *std, *sync,
-        *check_replicas;
+        *check_replicas, *local_transport;
     struct identity me;
     int64_t threads, accumulate;
     int64_t epochs, max_steps, patience, stem_bias_epochs, ema_every, prefetch, seed;

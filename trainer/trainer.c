@@ -117,6 +117,7 @@ static int open_weights(struct trainer *t) {
         rc = checkpoint_load(t->train.net, s->init);
     struct ddp_options o = {.cores = t->has_spare ? &t->spare : NULL,
                             .accumulate = s->accumulate > 1,
+                            .by_memory = !strcmp(s->local_transport, "memory"),
                             .first_bucket_bytes = (size_t)(s->first_bucket_mb * 1048576),
                             .bucket_bytes = (size_t)(s->bucket_mb * 1048576),
                             .sync = !strcmp(s->sync, "ddp")         ? DDP_DDP
