@@ -44,6 +44,7 @@ int comm_barrier(struct comm *c);
 
 int comm_rank(const struct comm *c);
 int comm_world_size(const struct comm *c);
+double comm_timeout_seconds(const struct comm *c);
 
 void comm_close(struct comm **c);
 

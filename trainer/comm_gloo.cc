@@ -29,6 +29,7 @@ struct comm {
     int rank, world_size;
     std::shared_ptr<gloo::rendezvous::Context> context;
     uint32_t tag;
+    double timeout_seconds;
 };
 
 namespace {
@@ -100,7 +101,8 @@ template <class T> int sum(struct comm *c, T *x, size_t count) {
 
 extern "C" int comm_open(struct comm **out, int rank, int world_size, const char *address,
                          double timeout_seconds, comm_exchange *exchange, void *arg) {
-    std::unique_ptr<struct comm> c(new (std::nothrow) comm{rank, world_size, nullptr, 0});
+    std::unique_ptr<struct comm> c(new (std::nothrow)
+                                       comm{rank, world_size, nullptr, 0, timeout_seconds});
     if (!c)
         return fail(SYSTEM_FAILED, "out of memory");
     int rc = world_size == 1 ? 0 : attempt("connecting the ranks", [&] {
@@ -200,6 +202,9 @@ extern "C" int comm_rank(const struct comm *c) {
 }
 extern "C" int comm_world_size(const struct comm *c) {
     return c->world_size;
+}
+extern "C" double comm_timeout_seconds(const struct comm *c) {
+    return c->timeout_seconds;
 }
 
 extern "C" void comm_close(struct comm **c) {

@@ -2,6 +2,7 @@
  * (they may change again). */
 #include "trainer/peers.h"
 #include "lib/log.h"
+#include "trainer/shm_barrier.h"
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,7 +18,8 @@ enum { CHUNK = 32768 /* floats: stays in a core's cache */ };
 
 struct card { /* what a rank tells the others; no byte of it is padding */
     char boot[40];
-    uint64_t namespace, pid, x, token, token_at;
+    uint64_t namespace, x, token, token_at;
+    int64_t pid, barrier_fd; /* the latter: of rank 0 */
 };
 
 struct peers {
@@ -27,6 +29,7 @@ struct peers {
     size_t count;
     uint64_t token; /* random: who reads it has found this rank */
     struct card *cards;
+    struct shm_barrier *barrier;
     float chunk[CHUNK];
 };
 
@@ -45,14 +48,14 @@ static void fill(struct card *c, struct peers *p) {
         c->namespace = st.st_ino;
     if (getrandom(&p->token, sizeof p->token, 0) < 0)
         p->token = (uint64_t)getpid();
-    c->pid = (uint64_t)getpid();
+    c->pid = getpid();
     c->x = (uint64_t)(uintptr_t)p->x;
     c->token = p->token;
     c->token_at = (uint64_t)(uintptr_t)&p->token;
 }
 
 /* Returns 0 or errno. */
-static int copy_from(uint64_t pid, uint64_t from, void *into, size_t bytes) {
+static int copy_from(int64_t pid, uint64_t from, void *into, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         struct iovec here = {(char *)into + done, bytes - done};
         struct iovec there = {(void *)(uintptr_t)(from + done), bytes - done};
@@ -72,9 +75,10 @@ static int read_peer(struct peers *p, int rank, size_t begin, size_t count, floa
                  : 0;
 }
 
-/* The first rank that this one cannot read, and why; 0: it can read all. */
+/* Reads every rank's token and opens the barrier: 0, or errno of what cannot be done. */
 static int try_all(struct peers *p) {
-    int error = 0;
+    const struct card *root = &p->cards[0];
+    int error = p->rank == 0 ? 0 : shm_barrier_open(&p->barrier, root->pid, (int)root->barrier_fd);
     for (int r = 0; r < p->world && !error; r++) {
         uint64_t token = 0;
         error = copy_from(p->cards[r].pid, p->cards[r].token_at, &token, sizeof token);
@@ -87,8 +91,10 @@ static int try_all(struct peers *p) {
 /* *usable: every rank is on this host and can read all. */
 static int meet(struct peers *p, bool *usable) {
     struct card mine = {0};
+    int fd = -1, rc = p->rank == 0 ? shm_barrier_create(&p->barrier, &fd) : 0;
     fill(&mine, p);
-    int rc = comm_allgather(p->comm, &mine, sizeof mine, p->cards);
+    mine.barrier_fd = fd;
+    rc = rc ? rc : comm_allgather(p->comm, &mine, sizeof mine, p->cards);
     if (rc)
         return rc;
     *usable = true;
@@ -123,7 +129,12 @@ int peers_open(struct peers **out, struct comm *comm, float *x, size_t count) {
     bool usable = false;
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* an error: there is no Yama to tell */
     int rc = p->cards ? meet(p, &usable) : fail(SYSTEM_FAILED, "out of memory");
-    if (rc || !usable)
+    if (!rc && usable) {
+        int64_t pids[p->world];
+        for (int r = 0; r < p->world; r++)
+            pids[r] = p->cards[r].pid;
+        shm_barrier_between(p->barrier, pids, p->world, comm_timeout_seconds(comm));
+    } else
         peers_close(&p);
     *out = p;
     return rc;
@@ -150,21 +161,21 @@ static int add_peer(struct peers *p, int rank, size_t begin, size_t end) {
 
 int peers_sum(struct peers *p, size_t begin, size_t end) {
     size_t mine = share(p, begin, end, p->rank), mine_end = share(p, begin, end, p->rank + 1);
-    int rc = comm_barrier(p->comm);
+    int rc = shm_barrier_wait(p->barrier);
     for (int r = 0; r < p->world && !rc; r++)
         if (r != p->rank)
             rc = add_peer(p, r, mine, mine_end);
-    rc = rc ? rc : comm_barrier(p->comm);
+    rc = rc ? rc : shm_barrier_wait(p->barrier);
     for (int r = 0; r < p->world && !rc; r++) {
         size_t from = share(p, begin, end, r), to = share(p, begin, end, r + 1);
         if (r != p->rank && from < to)
             rc = read_peer(p, r, from, to - from, p->x + from);
     }
-    return rc ? rc : comm_barrier(p->comm);
+    return rc ? rc : shm_barrier_wait(p->barrier);
 }
 
 int peers_gather(struct peers *p, float *all, size_t begin, size_t count, int root) {
-    int rc = comm_barrier(p->comm);
+    int rc = shm_barrier_wait(p->barrier);
     for (int r = 0; r < p->world && !rc && p->rank == root; r++) {
         float *into = all + (size_t)r * count;
         if (r == root)
@@ -172,20 +183,21 @@ int peers_gather(struct peers *p, float *all, size_t begin, size_t count, int ro
         else
             rc = read_peer(p, r, begin, count, into);
     }
-    return rc ? rc : comm_barrier(p->comm);
+    return rc ? rc : shm_barrier_wait(p->barrier);
 }
 
 int peers_take(struct peers *p, size_t begin, size_t end, int root) {
-    int rc = comm_barrier(p->comm);
+    int rc = shm_barrier_wait(p->barrier);
     if (!rc && p->rank != root)
         rc = read_peer(p, root, begin, end - begin, p->x + begin);
-    return rc ? rc : comm_barrier(p->comm);
+    return rc ? rc : shm_barrier_wait(p->barrier);
 }
 
 void peers_close(struct peers **out) {
     struct peers *p = *out;
     if (!p)
         return;
+    shm_barrier_close(&p->barrier);
     free(p->cards);
     free(p);
     *out = NULL;

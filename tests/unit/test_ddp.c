@@ -1,6 +1,8 @@
 /* The ranks' replicas: accumulated gradients are the sum of their passes, for every strategy and on
- * one rank or two; a value that differs on one rank is found, and the rank and tensor are named; so
- * is another order of weights in memory. Every rank is a process. */
+ * one rank or two; ranks of a host
+ * read each other's memory, or say that they cannot; a value that differs on one rank is found, and
+ * the rank and tensor are named; so is another order of weights in memory. Every rank is a process.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +16,7 @@
 #include "lib/rng.h"
 #include "trainer/ddp.h"
 #include "trainer/init.h"
+#include "trainer/peers.h"
 #include "trainer/rendezvous.h"
 #include "trainer/replicas.h"
 #include <stdio.h>
@@ -28,6 +31,8 @@ static int port;
 
 /* A rank's part; its result is the exit code of its process. */
 typedef int part(struct comm *comm, struct net *net, int rank);
+
+static part peer_hangs;
 
 static int open_net(struct backend **b, struct net **net) {
     static const struct layer layers[] = {
@@ -60,7 +65,9 @@ static int be(int rank, int world, part *p) {
                                    .timeout_seconds = 10,
                                    .settings = ""};
     int rc = rendezvous_open(&r, &o);
-    rc = rc ? rc : comm_open(&comm, rank, world, "127.0.0.1", 10, rendezvous_exchange, r);
+    rc = rc ? rc
+            : comm_open(&comm, rank, world, "127.0.0.1", p == peer_hangs ? 1 : 10,
+                        rendezvous_exchange, r);
     rc = rc ? rc : open_net(&b, &net);
     rc = rc ? rc : p(comm, net, rank);
     return rc;
@@ -120,13 +127,15 @@ static int accumulated(struct comm *comm, struct net *net, int rank) {
         for (size_t i = 0; i < net->trained_count; i++)
             sum[i] = other[i] + other[net->trained_count + i];
     for (int sync = DDP_DDP; sync <= DDP_GATHER_SCATTER && !rc; sync++)
-        for (int kept = 2; kept <= 3 && !rc; kept++) {
+        for (int kind = 0; kind < 4 && !rc; kind++) {
+            int kept = 2 + kind / 2;
             struct ddp *d;
             int64_t busy = 0, exposed = 0;
             struct ddp_options o = {.sync = (enum ddp_sync)sync,
                                     .first_bucket_bytes = 64,
                                     .bucket_bytes = 256,
-                                    .accumulate = true};
+                                    .accumulate = true,
+                                    .by_memory = kind % 2};
             rc = ddp_open(&d, comm, net, &o);
             for (int pass = 0; pass < 3 && !rc; pass++) {
                 backward(net, pass < kept ? NULL : d, 10 * (uint32_t)rank + (uint32_t)pass);
@@ -135,7 +144,7 @@ static int accumulated(struct comm *comm, struct net *net, int rank) {
             }
             rc = rc ? rc : ddp_finish(d, &busy, &exposed);
             if (!rc && memcmp(sum, net->grads, bytes) != 0)
-                rc = 50 + sync * 2 + kept - 2;
+                rc = 50 + sync * 4 + kind;
             ddp_close(&d);
         }
     free(sum);
@@ -152,6 +161,100 @@ static void passes_are_added_up(void **state) {
         for (int r = 0; r < world; r++)
             assert_int_equal(codes[r], 0);
     }
+}
+
+enum { FLOATS = 200003 }; /* several chunks, and no whole line */
+
+static struct peers *open_peers(struct comm *comm, int rank, float *x, int *rc) {
+    struct peers *p;
+    for (int i = 0; i < FLOATS; i++)
+        x[i] = (float)((i % 101 + 1) * (rank + 1)); /* sums are exact */
+    *rc = peers_open(&p, comm, x, FLOATS);
+    return p;
+}
+
+/* Ranges with shares of unlike size, some of them empty; what lies outside stays. */
+static int peers_add_up(struct comm *comm, struct net *net, int rank) {
+    (void)net;
+    static float x[FLOATS], all[3 * 7];
+    static const int ranges[][2] = {{0, 1}, {1, 34}, {34, 34}, {50, FLOATS - 16}};
+    int rc, world = comm_world_size(comm), factor = world * (world + 1) / 2;
+    struct peers *p = open_peers(comm, rank, x, &rc);
+    if (!p)
+        return rc ? rc : 40;
+    for (int i = 0; i < 4 && !rc; i++)
+        rc = peers_sum(p, (size_t)ranges[i][0], (size_t)ranges[i][1]);
+    for (int i = 0; i < FLOATS && !rc; i++) {
+        int summed = i < 34 || (i >= 50 && i < FLOATS - 16);
+        if (x[i] != (float)((i % 101 + 1) * (summed ? factor : rank + 1)))
+            rc = 41;
+    }
+    rc = rc ? rc : peers_gather(p, all, 40, 7, 1);
+    for (int r = 0; r < world && rank == 1 && !rc; r++)
+        for (int i = 0; i < 7; i++)
+            rc = all[r * 7 + i] != (float)((41 + i) * (r + 1)) ? 42 : rc;
+    rc = rc ? rc : peers_take(p, 40, 42, 1);
+    if (!rc && (x[39] != (float)(40 * (rank + 1)) || x[40] != 82 || x[41] != 84 ||
+                x[42] != (float)(43 * (rank + 1))))
+        rc = 43;
+    peers_close(&p);
+    return rc;
+}
+
+static int peer_ends(struct comm *comm, struct net *net, int rank) {
+    (void)net;
+    static float x[FLOATS];
+    int rc;
+    struct peers *p = open_peers(comm, rank, x, &rc);
+    if (!p || rank == 1)
+        return rc;
+    int64_t began = clock_ns();
+    rc = peers_sum(p, 0, FLOATS);
+    return clock_ns() - began < 1000000000 ? rc : 44;
+}
+
+static int peer_hangs(struct comm *comm, struct net *net, int rank) {
+    (void)net;
+    static float x[FLOATS];
+    int rc;
+    struct peers *p = open_peers(comm, rank, x, &rc);
+    if (p && rank == 1)
+        sleep(3);
+    return rc ? rc : rank == 1 ? 0 : peers_sum(p, 0, FLOATS);
+}
+
+/* Rank 1 is another user, whom the kernel does not let read. */
+static int may_not_read(struct comm *comm, struct net *net, int rank) {
+    (void)net;
+    static float x[FLOATS];
+    int rc;
+    if (rank == 1 && (setgid(65534) || setuid(65534)))
+        return 45;
+    struct peers *p = open_peers(comm, rank, x, &rc);
+    return rc ? rc : p ? 46 : 0;
+}
+
+static void peers_read_each_other(void **state) {
+    (void)state;
+    char text[4096];
+    int codes[RANKS_MAX];
+    for (int world = 2; world <= 3; world++) {
+        run(world, peers_add_up, codes, text, sizeof text);
+        for (int r = 0; r < world; r++)
+            assert_int_equal(codes[r], 0);
+    }
+    run(2, peer_ends, codes, text, sizeof text);
+    assert_int_equal(codes[0], SYSTEM_FAILED);
+    assert_non_null(strstr(text, "rank 1 of this host has ended"));
+    run(2, peer_hangs, codes, text, sizeof text);
+    assert_int_equal(codes[0], SYSTEM_FAILED);
+    assert_non_null(strstr(text, "1 of the 2 ranks of this host came within 1 s"));
+    if (getuid() != 0)
+        return; /* only root can be someone else */
+    run(2, may_not_read, codes, text, sizeof text);
+    assert_int_equal(codes[0], 0);
+    assert_int_equal(codes[1], 0);
+    assert_non_null(strstr(text, "rank 1 cannot read the memory of another rank of this host"));
 }
 
 static int check(struct comm *comm, struct net *net) {
@@ -231,6 +334,7 @@ static void differences_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_are_added_up),
+        cmocka_unit_test(peers_read_each_other),
         cmocka_unit_test(differences_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
