@@ -116,8 +116,9 @@ static int end_line(void) {
 }
 
 int report_line(const struct stats_summary *s) {
-    printf("Epoch = %2u: Cumulative Time = %5.3f, Epoch Time = %5.3f, Images/sec = %.1f",
-           (unsigned)s->epoch, s->cumulative_time, s->epoch_time, s->images_per_sec);
+    printf("Epoch = %2u: Cumulative Time = %5.3f", (unsigned)s->epoch, s->cumulative_time);
+    if (s->images > 0) /* none: evaluation */
+        printf(", Epoch Time = %5.3f, Images/sec = %.1f", s->epoch_time, s->images_per_sec);
     if (s->train_count > 0)
         printf(", Training Loss = %.3f, Training Accuracy = %.3f", s->train_loss,
                s->train_accuracy);

@@ -59,7 +59,7 @@ static int open_samplers(struct feed *f) {
     int r = sampler_open(train);
     if (!r)
         r = sampler_open(val);
-    if (!r && train->count < set->batch_size)
+    if (!r && !set->evaluate && train->count < set->batch_size)
         r = fail(BAD_USAGE,
                  "--batch-size %u: a rank's shard has %u images (%u over %u ranks): choose a "
                  "smaller batch",
@@ -121,7 +121,7 @@ static void describe(struct feed *f) {
         .world_size = set->world_size,
         .batch_size = set->batch_size,
         .val_batch_size = set->val_batch_size,
-        .train_steps = f->samplers[BATCH_TRAIN].steps,
+        .train_steps = set->evaluate ? 0 : f->samplers[BATCH_TRAIN].steps,
         .val_steps = f->samplers[BATCH_VAL].steps,
         .seed = set->seed,
     };

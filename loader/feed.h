@@ -14,6 +14,7 @@ struct feed_settings {
     uint32_t batch_size, val_batch_size;
     uint32_t limit_train, limit_val; /* only the first so many images of the store; 0: all */
     bool shuffle, drop_last;
+    bool evaluate; /* no training batches */
     enum augment_kind augment;
     uint32_t cutout;
     uint64_t seed;

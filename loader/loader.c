@@ -18,7 +18,7 @@ static struct settings {
     int64_t rank, world_size, batch_size, val_batch_size, cutout, seed, limit_train, limit_val;
     int64_t max_steps, resize, resize_epochs, threads;
     double timeout;
-    bool no_shuffle, drop_last, bench, print_config;
+    bool no_shuffle, drop_last, evaluate, bench, print_config;
 } set;
 
 #define INT(lowest, highest) .type = OPT_INT, .min = lowest, .max = highest, .arg = "N"
@@ -99,6 +99,10 @@ static const struct opt table[] = {
      .value = &set.max_steps,
      .fallback = "0",
      .help = "training batches over all epochs, then one validation; 0: no end"},
+    {.name = "evaluate",
+     .type = OPT_FLAG,
+     .value = &set.evaluate,
+     .help = "validation images only, once"},
     {.name = "small",
      INT(0, STORE_SIDE_MAX),
      .value = &set.resize,
@@ -148,6 +152,8 @@ static int check(void) {
     if (set.rank >= set.world_size)
         return fail(BAD_USAGE, "--rank %lld: must be below --world-size %lld", (long long)set.rank,
                     (long long)set.world_size);
+    if (set.evaluate && set.bench)
+        return fail(BAD_USAGE, "--evaluate with --bench: that one measures training batches");
     return 0;
 }
 
@@ -161,6 +167,7 @@ static struct feed_settings feed_settings(void) {
         .limit_val = (uint32_t)set.limit_val,
         .shuffle = !set.no_shuffle,
         .drop_last = set.drop_last,
+        .evaluate = set.evaluate,
         .augment = augment_kind_of(set.augment),
         .cutout = (uint32_t)set.cutout,
         .seed = (uint64_t)set.seed,

@@ -5,8 +5,10 @@
  *   a batch is due, no credit CREDIT
  *   a batch is due, credit    nothing              BATCH
  *   a phase is over           nothing              END, next phase
- *   finished (max_steps)      STOP
- * In every state STOP ends it. The socket is the only thing ever waited for. */
+ *   finished (see below)      STOP
+ * Finished it is after the validation that follows the last of max_steps, or the only one, where
+ * there are no training batches. In every state STOP ends it. The socket is the only thing ever
+ * waited for. */
 #include "loader/stream.h"
 
 #include <stdbool.h>
@@ -118,7 +120,7 @@ static int end_phase(struct stream *s) {
     if (s->phase == BATCH_TRAIN) {
         s->phase = BATCH_VAL;
     } else {
-        s->finished = out_of_steps(s);
+        s->finished = out_of_steps(s) || feed_hello(s->feed)->train_steps == 0;
         s->phase = BATCH_TRAIN;
         s->epoch++;
     }

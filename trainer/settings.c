@@ -77,6 +77,8 @@ static const struct opt table[] = {
      .help = "… on N consecutive epochs"},
     {"require-target", OPT_FLAG, &v.require_target,
      .help = "exit 1 where the limit came before the target"},
+    {"evaluate", OPT_FLAG, &v.evaluate,
+     .help = "validate the weights of --init, once; do not train"},
     {"optimizer", OPT_CHOICE, &v.optim.name, .choices = "sgd|adam", .fallback = "sgd",
      .help = "with PyTorch's formulas"},
     {"lr", OPT_REAL, &v.schedule.rate, 0, 1e6, .fallback = "0.01", .arg = "X",
@@ -145,6 +147,11 @@ int settings_parse(struct settings *s, int argc, char **argv) {
         return rc;
     if (!v.print_config && !v.synthetic == !v.endpoint)
         return fail(BAD_USAGE, "either --endpoint (a loader) or --synthetic is wanted");
+    if (v.evaluate && (!v.init || v.synthetic || v.require_target))
+        return fail(BAD_USAGE, "--evaluate %s",
+                    !v.init       ? "wants --init: the weights to validate"
+                    : v.synthetic ? "with --synthetic: made-up images have no validation"
+                                  : "with --require-target: no target is trained for");
     if (!v.mean != !v.std)
         return fail(BAD_USAGE, "--mean and --std come together");
     if (!strcmp(v.device, "cuda"))
@@ -153,6 +160,10 @@ int settings_parse(struct settings *s, int argc, char **argv) {
     v.schedule.steps_per_epoch = 1;
     if (v.scale_lr)
         v.schedule.rate *= (double)(v.me.world_size * v.accumulate);
+    if (v.evaluate) {
+        v.epochs = 1;
+        v.target = 0;
+    }
     *s = v;
     return 0;
 }

@@ -20,7 +20,7 @@ struct settings {
     int64_t epochs, max_steps, patience, stem_bias_epochs, ema_every, prefetch, seed;
     double bucket_mb, first_bucket_mb;
     double target, smoothing, ema_decay, join_timeout, comm_timeout, data_timeout;
-    bool sync_batchnorm, scale_lr, require_target, synthetic, profile, print_config;
+    bool sync_batchnorm, scale_lr, require_target, evaluate, synthetic, profile, print_config;
     int64_t batch_size, synthetic_steps; /* --synthetic */
 };
 

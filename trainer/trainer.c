@@ -43,6 +43,10 @@ static int open_source(struct trainer *t) {
         return fail(BAD_USAGE, "the loader at %s is rank %u of %u, this trainer %lld of %lld",
                     s->endpoint, hello->rank, hello->world_size, (long long)s->me.rank,
                     (long long)s->me.world_size);
+    if (s->evaluate != (hello->train_steps == 0))
+        return fail(BAD_USAGE, "the loader at %s was started %s --evaluate, this trainer %s",
+                    s->endpoint, s->evaluate ? "without" : "with",
+                    s->evaluate ? "with" : "without");
     return 0;
 }
 

@@ -228,6 +228,21 @@ END
 }
 
 # Proves that results are never mixed with older ones.
+@test "validation images that are missing or there twice are noticed" {
+    local serve=${TESTBIN:-$BATS_TEST_DIRNAME/../../build/release/tests}/tools/batch_serve sent
+    for sent in 29 31 30; do
+        "$serve" "ipc://$BATS_TEST_TMPDIR/serve" 30 "$sent" 3>&- &
+        run --separate-stderr "$BIN/trainer" --model wideresnet --width 1 --threads 1 --epochs 1 --target-accuracy 0 \
+            --endpoint "ipc://$BATS_TEST_TMPDIR/serve"
+        wait $!
+        if [ "$sent" != 30 ]; then
+            [ "$status" = 1 ]
+            [[ $stderr == *"epoch 1: $sent images were validated by all ranks, there are 30"* ]]
+        fi
+    done
+    [ "$status" = 0 ]
+}
+
 @test "a run folder that holds something is refused" {
     mkdir run && echo mine >run/notes
     run "$pipeline" "${small[@]}" --run-dir run 3>&-
