@@ -117,7 +117,7 @@ static int end_line(void) {
 
 int report_line(const struct stats_summary *s) {
     printf("Epoch = %2u: Cumulative Time = %5.3f", (unsigned)s->epoch, s->cumulative_time);
-    if (s->images > 0) /* none: evaluation */
+    if (s->images_per_sec > 0) /* else evaluation */
         printf(", Epoch Time = %5.3f, Images/sec = %.1f", s->epoch_time, s->images_per_sec);
     if (s->train_count > 0)
         printf(", Training Loss = %.3f, Training Accuracy = %.3f", s->train_loss,

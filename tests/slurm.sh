@@ -65,6 +65,8 @@ slurm_up() {
     # Devices that only Slurm counts.
     mknod "$slurm_folder/gpu0" c 195 0 && mknod "$slurm_folder/gpu1" c 195 1
     printf 'AutoDetect=off\nNodeName=node[1-2] Name=gpu File=%s/gpu[0-1]\n' "$slurm_folder" >"$slurm_folder/gres.conf"
+    # No limits by cgroups here; but without this slurmd looks for their file system, which a container may lack.
+    echo CgroupPlugin=cgroup/v1 >"$slurm_folder/cgroup.conf"
     head -c 64 /dev/urandom >"$slurm_folder/munge.key" && chmod 400 "$slurm_folder/munge.key"
     on switch munged --key-file="$slurm_folder/munge.key" --socket="$slurm_folder/munge.sock" \
         --pid-file="$slurm_folder/munged.pid" --log-file="$slurm_folder/munged.log" \
