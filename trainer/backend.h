@@ -21,8 +21,8 @@ struct shape {
 /* An activation of a plan and, where training wants it, the gradient of the loss by it. */
 struct tensor {
     struct shape shape;
-    size_t count; /* floats, with the padding of the native order; padding is kept zero */
-    float *data;
+    size_t count; /* values, with the padding of the native order; padding is kept zero */
+    float *data;  /* where the backend has other types than float: of those, on its device */
     float *grad;  /* native order of data; NULL: not wanted. May be shared, see LAYER_ADD */
     void *layout; /* the backend's own */
 };
@@ -73,10 +73,14 @@ struct backend_table {
     /* Memory for parameters and the like: count floats, zeroed, aligned to 64 bytes; lives until
      * close. NULL after a report. */
     float *(*alloc)(struct backend *b, size_t count);
+    /* Copies between it and the host, once all work on it that was started before is done. */
+    void (*read)(struct backend *b, float *host, const float *from, size_t count);
+    void (*write)(struct backend *b, float *to, const float *host, size_t count);
 
     /* Decides w->count and w->layout for a CONV or LINEAR that will see inputs of this shape. */
     int (*weight_open)(struct backend *b, const struct layer *layer, struct shape in,
                        struct weight *w);
+    /* Plain order to native order and back, on the host; padding becomes zero. */
     void (*weight_put)(struct backend *b, const struct weight *w, const float *plain,
                        float *native);
     void (*weight_get)(struct backend *b, const struct weight *w, const float *native,

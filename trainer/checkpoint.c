@@ -78,7 +78,8 @@ int checkpoint_save(struct net *net, const char *path) {
         if (e < (size_t)net->param_count)
             net_get(net, &net->params[e], net->weights, l.at[e]);
         else if (l.at[e])
-            memcpy(l.at[e], stat_place(net, e), l.entries[e].bytes);
+            net->backend->call->read(net->backend, l.at[e], stat_place(net, e),
+                                     l.entries[e].bytes / sizeof(float));
     }
     rc = safetensors_write(path, l.entries, l.count);
     free(l.values);
@@ -124,7 +125,8 @@ static int load_checked(struct net *net, struct listing *l, const struct safeten
         if (e < (size_t)net->param_count)
             net_put(net, &net->params[e], l->at[e], net->weights);
         else
-            memcpy(stat_place(net, e), l->at[e], have->bytes);
+            net->backend->call->write(net->backend, stat_place(net, e), l->at[e],
+                                      have->bytes / sizeof(float));
     }
     return 0;
 }

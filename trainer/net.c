@@ -89,6 +89,25 @@ static void lay_out(struct net *net) {
     }
 }
 
+static int open_scratch(struct net *net) {
+    size_t most = 1;
+    for (int i = 0; i < net->param_count; i++)
+        most = net->params[i].weight.count > most ? net->params[i].weight.count : most;
+    for (int i = 0; i < net->stat_count; i++)
+        most = 2 * (size_t)net->stat[i].channels > most ? 2 * (size_t)net->stat[i].channels : most;
+    net->scratch = malloc(most * sizeof *net->scratch);
+    return net->scratch ? 0 : fail(SYSTEM_FAILED, "out of memory for a parameter");
+}
+
+static void reset_stat(struct net *net, const struct net_stat *s) {
+    size_t channels = (size_t)s->channels;
+    for (size_t c = 0; c < channels; c++) {
+        net->scratch[c] = 0;
+        net->scratch[channels + c] = 1;
+    }
+    net->backend->call->write(net->backend, net->stats + s->offset, net->scratch, 2 * channels);
+}
+
 int net_open(struct net **out, const struct model *model, struct backend *backend,
              struct shape input) {
     struct shape shape[MODEL_LAYERS_MAX];
@@ -108,14 +127,15 @@ int net_open(struct net **out, const struct model *model, struct backend *backen
         net->stats = backend->call->alloc(backend, net->stat_floats + 1);
         if (!net->weights || !net->grads || !net->stats)
             rc = SYSTEM_FAILED;
+        else
+            rc = open_scratch(net);
     }
     if (rc) {
         net_close(&net);
         return rc;
     }
     for (int i = 0; i < net->stat_count; i++)
-        for (int c = 0; c < net->stat[i].channels; c++)
-            net->stats[net->stat[i].offset + (size_t)(net->stat[i].channels + c)] = 1;
+        reset_stat(net, &net->stat[i]);
     double mean[4] = {0}, std[4] = {1, 1, 1, 1};
     net_normalise(net, mean, std);
     *out = net;
@@ -131,6 +151,7 @@ void net_close(struct net **net) {
             (*net)->backend->call->op_close((*net)->backend, &plan->ops[k]);
         free(plan);
     }
+    free((*net)->scratch);
     free(*net);
     *net = NULL;
 }
@@ -312,17 +333,29 @@ void net_backward(struct net *net, struct plan *plan, void (*ready)(void *arg, s
 }
 
 void net_get(struct net *net, const struct param *p, const float *arena, float *plain) {
-    if (p->kind == PARAM_WEIGHT)
-        net->backend->call->weight_get(net->backend, &p->weight, arena + p->offset, plain);
-    else
-        memcpy(plain, arena + p->offset, p->count * sizeof *plain);
+    struct backend *b = net->backend;
+    if (p->kind != PARAM_WEIGHT) {
+        b->call->read(b, plain, arena + p->offset, p->count);
+        return;
+    }
+    b->call->read(b, net->scratch, arena + p->offset, p->weight.count);
+    b->call->weight_get(b, &p->weight, net->scratch, plain);
 }
 
 void net_put(struct net *net, const struct param *p, const float *plain, float *arena) {
-    if (p->kind == PARAM_WEIGHT)
-        net->backend->call->weight_put(net->backend, &p->weight, plain, arena + p->offset);
-    else
-        memcpy(arena + p->offset, plain, p->count * sizeof *plain);
+    struct backend *b = net->backend;
+    if (p->kind != PARAM_WEIGHT) {
+        b->call->write(b, arena + p->offset, plain, p->count);
+        return;
+    }
+    b->call->weight_put(b, &p->weight, plain, net->scratch);
+    b->call->write(b, arena + p->offset, net->scratch, p->weight.count);
+}
+
+const float *net_get_stat(struct net *net, const struct net_stat *s) {
+    net->backend->call->read(net->backend, net->scratch, net->stats + s->offset,
+                             2 * (size_t)s->channels);
+    return net->scratch;
 }
 
 static bool all_finite(const float *x, size_t count) {
@@ -333,11 +366,15 @@ static bool all_finite(const float *x, size_t count) {
 }
 
 const char *net_not_finite(struct net *net) {
-    for (int i = 0; i < net->param_count; i++)
-        if (!all_finite(net->weights + net->params[i].offset, net->params[i].weight.count))
-            return net->params[i].name;
+    struct backend *b = net->backend;
+    for (int i = 0; i < net->param_count; i++) {
+        const struct param *p = &net->params[i];
+        b->call->read(b, net->scratch, net->weights + p->offset, p->weight.count);
+        if (!all_finite(net->scratch, p->weight.count))
+            return p->name;
+    }
     for (int i = 0; i < net->stat_count; i++)
-        if (!all_finite(net->stats + net->stat[i].offset, 2 * (size_t)net->stat[i].channels))
+        if (!all_finite(net_get_stat(net, &net->stat[i]), 2 * (size_t)net->stat[i].channels))
             return net->stat[i].name;
     return NULL;
 }

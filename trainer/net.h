@@ -45,14 +45,15 @@ struct net {
     struct param params[NET_PARAMS_MAX]; /* in forward order, as PyTorch lists them */
     struct net_stat stat[MODEL_LAYERS_MAX];
     struct plan *plans[NET_PLANS_MAX];
-    float *weights, *grads; /* arenas: arena_count floats */
+    float *weights, *grads; /* arenas: arena_count floats, the backend's memory */
     size_t arena_count;
     size_t trained_count; /* the first so many are trained */
-    float *stats;         /* running means and variances: stat_floats */
+    float *stats;         /* running means and variances: stat_floats, the backend's memory */
     size_t stat_floats;
-    int64_t batches_tracked;                         /* training passes so far */
-    float scale[4], shift[4];                        /* of the input: (pixel/255 - mean)/std */
-    uint64_t seed;                                   /* of dropout */
+    float *scratch;           /* on the host: holds any parameter or BatchNorm's statistics */
+    int64_t batches_tracked;  /* training passes so far */
+    float scale[4], shift[4]; /* of the input: (pixel/255 - mean)/std */
+    uint64_t seed;            /* of dropout */
     void (*sum)(void *arg, double *x, size_t count); /* op.sum of BatchNorms, for plans to come */
     void *sum_arg;
     int64_t layer_ns[MODEL_LAYERS_MAX][2]; /* forward, backward; summed when profile is set */
@@ -84,6 +85,9 @@ void net_backward(struct net *net, struct plan *plan, void (*ready)(void *arg, s
 /* Plain values of a parameter out of (or into) an arena. */
 void net_get(struct net *net, const struct param *p, const float *arena, float *plain);
 void net_put(struct net *net, const struct param *p, const float *plain, float *arena);
+
+/* The same for a BatchNorm's running mean and variance (2·channels), into net->scratch. */
+const float *net_get_stat(struct net *net, const struct net_stat *s);
 
 /* The name of a parameter or statistic that holds a value which is not finite, or NULL. */
 const char *net_not_finite(struct net *net);

@@ -73,7 +73,7 @@ static int digest_values(struct net *net, struct digests *d) {
     }
     free(plain);
     for (int i = 0; i < net->stat_count && !rc; i++)
-        rc = digest_of(net->stats + net->stat[i].offset,
+        rc = digest_of(net_get_stat(net, &net->stat[i]),
                        2 * (size_t)net->stat[i].channels * sizeof(float),
                        d->mine[net->param_count + i]);
     return rc;
