@@ -26,8 +26,8 @@ struct batch_hello {
     uint32_t classes;
     uint32_t rank, world_size; /* of the sampler */
     uint32_t batch_size, val_batch_size;
-    uint32_t train_steps,
-        val_steps; /* BATCHes per epoch of this rank; no train_steps: evaluation, one epoch */
+    uint32_t train_steps; /* BATCHes of this rank per epoch; 0: evaluation, of one epoch */
+    uint32_t val_steps;   /* the same */
     uint64_t seed;
     char digest[65];        /* of the store, hexadecimal */
     char augment[128];      /* every sampler and augmentation setting, as text */

@@ -26,11 +26,17 @@ count() { # PATTERN: matching lines of the output
 
 # Every test file speaks TAP. A file that breaks off, or ran no test, has failed by itself.
 run_file() { # NAME COMMAND…
-    local name=$1 before after code ok bad skip
+    local name=$1 before after code ok bad skip pid
     shift
     echo "== $name"
     before=$(leftovers)
-    timeout --kill-after=10 "$limit_seconds" "$@" </dev/null >"$output" 2>&1
+    : >"$output"
+    timeout --kill-after=10 "$((limit_seconds + 5))" "$@" </dev/null >>"$output" 2>&1 &
+    pid=$!
+    # Of a file that hangs its processes are shown, and what they wait for: a group of its own, by timeout.
+    timeout "$limit_seconds" tail --pid="$pid" --sleep-interval=0.1 -f /dev/null ||
+        pgrep -d , -g "$pid" | xargs -r ps -o pid,ppid,etime,stat,wchan:20,args -p >>"$output"
+    wait "$pid"
     code=$?
     # A file that passes shows its tests; one that fails shows all that it said.
     if ((code == 0)); then grep -aE '^(ok|not ok|#)' "$output"; else tail -n 200 "$output"; fi

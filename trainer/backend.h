@@ -138,6 +138,10 @@ struct backend {
     void *state;
 };
 
+/* read and write of the backends whose memory is the host's. */
+void backend_host_read(struct backend *b, float *host, const float *from, size_t count);
+void backend_host_write(struct backend *b, float *to, const float *host, size_t count);
+
 int backend_ref_open(struct backend **b);
 /* threads: OpenMP threads that the rank may use. */
 int backend_cpu_open(struct backend **b, int threads);

@@ -161,8 +161,8 @@ static void backend_close(struct backend **b) {
 static const struct backend_table table = {
     .name = "cpu",
     .alloc = backend_alloc,
-    .read = cpu_read,
-    .write = cpu_write,
+    .read = backend_host_read,
+    .write = backend_host_write,
     .weight_open = weight_open,
     .weight_put = weight_put,
     .weight_get = weight_get,

@@ -185,16 +185,6 @@ static void ref_lerp(struct backend *b, float *a, const float *to, float fractio
         a[i] += (to[i] - a[i]) * fraction;
 }
 
-static void ref_read(struct backend *b, float *host, const float *from, size_t count) {
-    (void)b;
-    memcpy(host, from, count * sizeof *host);
-}
-
-static void ref_write(struct backend *b, float *to, const float *host, size_t count) {
-    (void)b;
-    memcpy(to, host, count * sizeof *to);
-}
-
 static void ref_swap(struct backend *b, float *a, float *c, size_t count) {
     (void)b;
     for (size_t i = 0; i < count; i++) {
@@ -235,8 +225,8 @@ static const struct backend_table table = {
     .adam = ref_adam,
     .lerp = ref_lerp,
     .add = ref_add,
-    .read = ref_read,
-    .write = ref_write,
+    .read = backend_host_read,
+    .write = backend_host_write,
     .swap = ref_swap,
     .close = ref_close,
 };

@@ -140,8 +140,6 @@ void cpu_sgd(struct backend *b, float *w, const float *grad, float *v,
 void cpu_adam(struct backend *b, float *w, const float *grad, float *m, float *v,
               const struct backend_group *groups, int count, float scale, float beta1, float beta2,
               float eps, int64_t t);
-void cpu_read(struct backend *b, float *host, const float *from, size_t count);
-void cpu_write(struct backend *b, float *to, const float *host, size_t count);
 void cpu_lerp(struct backend *b, float *a, const float *to, float fraction, size_t count);
 void cpu_add(struct backend *b, float *a, const float *x, size_t count);
 void cpu_swap(struct backend *b, float *a, float *c, size_t count);

@@ -171,16 +171,6 @@ void cpu_adam(struct backend *b, float *w, const float *grad, float *m, float *v
     }
 }
 
-void cpu_read(struct backend *b, float *host, const float *from, size_t count) {
-    (void)b;
-    memcpy(host, from, count * sizeof *host);
-}
-
-void cpu_write(struct backend *b, float *to, const float *host, size_t count) {
-    (void)b;
-    memcpy(to, host, count * sizeof *to);
-}
-
 void cpu_lerp(struct backend *b, float *a, const float *to, float fraction, size_t count) {
     (void)b;
 #pragma omp parallel for simd schedule(static)

@@ -141,6 +141,21 @@ END
     cmp <(images train 1 dump) <(seq 0 39)
 }
 
+@test "--evaluate sends the validation images once, whatever the training batch, and then only STOP is waited for" {
+    load --evaluate --limit-train 4 --limit-val 20
+    "$dump" "$endpoint" quiet:99 3>&- >dump
+    finish
+    [ "$code" -eq 0 ]
+    cmp <(grep -v image dump) - <<'END'
+hello 4 20 rank 0 of 1, 0 and 2 steps, augment=standard cutout=0 shuffle=yes drop_last=no small=0 small_epochs=0
+end train 1
+batch val 1 1 16 32 32
+batch val 1 2 4 32 32
+end val 1
+END
+    cmp <(images val 1 dump) <(seq 0 19)
+}
+
 @test "a batch costs a credit, an END none, and without credits nothing is sent" {
     load --limit-train 16 --limit-val 16
     "$dump" "$endpoint" quiet:3 3>&- >dump

@@ -180,6 +180,10 @@ END
 --dataset cifar10|--dataset
 --recipe no-such|no-such
 --device cuda|trainer-cuda
+--evaluate|--init
+--evaluate --init x --synthetic|--synthetic
+--evaluate --init x --require-target|--require-target
+--evaluate --init x --bench|--bench
 word|word
 END
 }
@@ -228,7 +232,7 @@ END
     grep -q '^Amdahl, ddp: serial part 0.200: at most 5.0 times faster' out
 }
 
-# Proves that results are never mixed with older ones.
+# Proves that a count which is not that of the data set ends the run.
 @test "validation images that are missing or there twice are noticed" {
     local serve=${TESTBIN:-$BATS_TEST_DIRNAME/../../build/release/tests}/tools/batch_serve sent
     for sent in 29 31 30; do
@@ -244,6 +248,7 @@ END
     [ "$status" = 0 ]
 }
 
+# Proves that results are never mixed with older ones.
 @test "a run folder that holds something is refused" {
     mkdir run && echo mine >run/notes
     run "$pipeline" "${small[@]}" --run-dir run 3>&-

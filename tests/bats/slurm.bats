@@ -36,6 +36,8 @@ submit() { # SCRIPT OPTION…: sets job
 state_is() { [ "$(slurm scontrol show job "$job" | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p')" = "$1" ]; }
 ended() { state_is COMPLETED || state_is FAILED || state_is CANCELLED; }
 
+seconds_later() { ((EPOCHSECONDS > cleaned + 1)); }
+
 # Left to itself Slurm waits two minutes from when the last of the first start is gone.
 begins_anew() {
     slurm scontrol update jobid="$job" starttime=now 2>/dev/null
@@ -87,7 +89,8 @@ both_clean() {
     hosts_wait "the requeued job" waits
     hosts_wait "clean nodes" both_clean
     # A node refuses what was given out in the second in which it gave the job up, or before.
-    sleep 2
+    cleaned=$EPOCHSECONDS
+    hosts_wait "the second after the next" seconds_later
     hosts_wait "its second start" begins_anew
     hosts_wait "job $job" ended
     state_is COMPLETED || { cat out err && false; }

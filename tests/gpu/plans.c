@@ -97,14 +97,9 @@ static void op_close(struct backend *b, struct op *op) {
     (void)b, (void)op;
 }
 
-static void write_memory(struct backend *b, float *to, const float *host, size_t count) {
-    (void)b;
-    memcpy(to, host, count * sizeof *to);
-}
-
 static int walk(const struct model_options *options, int batch) {
     static const struct backend_table table = {.alloc = take,
-                                               .write = write_memory,
+                                               .write = backend_host_write,
                                                .weight_open = weight_open,
                                                .plan_begin = plan_begin,
                                                .input_open = input_open,

@@ -44,20 +44,18 @@ last_epoch() { # RUN KEY: of its last epoch's line
 # Every validation image once, whatever the number of ranks: a count of 10,000 and a loss that is the same but for the order of
 # additions (an image twice or missing would move it by about 1e-4); as many right but for near ties, and as PyTorch counts them.
 @test "weights trained here load in PyTorch and measure the same accuracy on 10,000 images, on 1 rank and on 3" {
-    run=$BATS_TEST_TMPDIR/run
-    jobs/run_pipeline.sh --recipe quick --data "$DATA" --epochs 1 --max-steps 150 --run-dir "$run" > "$BATS_TEST_TMPDIR/log"
-    corrects='' losses=''
+    run=$BATS_TEST_TMPDIR/run weights=$BATS_TEST_TMPDIR/run.0/model.safetensors corrects='' losses=''
+    jobs/run_pipeline.sh --recipe quick --data "$DATA" --epochs 1 --max-steps 150 --run-dir "$run.0" > "$BATS_TEST_TMPDIR/log"
     for ranks in 0 1 3; do # 0: as training measured it
-        ((ranks == 0)) || jobs/run_pipeline.sh --recipe quick --data "$DATA" --evaluate --init "$run/model.safetensors" \
+        ((ranks == 0)) || jobs/run_pipeline.sh --recipe quick --data "$DATA" --evaluate --init "$weights" \
             --ranks-per-node $ranks --global-batch-size $((ranks * 96)) --run-dir "$run.$ranks" > "$BATS_TEST_TMPDIR/log"
-        ((ranks == 0)) && of=$run || of=$run.$ranks
-        [ "$(last_epoch "$of" val_count)" = 10000 ]
-        corrects+=${corrects:+,}$(last_epoch "$of" val_accuracy | awk '{printf "%.0f", $1 * 10000}')
-        losses+=" $(last_epoch "$of" val_loss)"
+        [ "$(last_epoch "$run.$ranks" val_count)" = 10000 ]
+        corrects+=${corrects:+,}$(last_epoch "$run.$ranks" val_accuracy | awk '{printf "%.0f", $1 * 10000}')
+        losses+=" $(last_epoch "$run.$ranks" val_loss)"
     done
     # shellcheck disable=SC2086
     echo $losses | awk '{exit !($1 > 1 && ($1 - $2)^2 < 1e-10 && ($1 - $3)^2 < 1e-10)}'
-    /usr/bin/python3 tests/parity/test_load.py "$run/model.safetensors" "$DATA" "$corrects" speednet 16,64,128 relu > "$BATS_TEST_TMPDIR/out" || failed=1
+    /usr/bin/python3 tests/parity/test_load.py "$weights" "$DATA" "$corrects" speednet 16,64,128 relu > "$BATS_TEST_TMPDIR/out" || failed=1
     report < "$BATS_TEST_TMPDIR/out"
     [ -z "${failed:-}" ]
 }

@@ -4,7 +4,7 @@
 The batches: images in the store's order, not augmented; the two ranks' shards interleave to the one rank's. After one step,
 BatchNorm's running statistics depend on the forward pass alone, a continuous function: sums in another order move each value
 by about 1e-7 of its size a layer. Allowed: 1e-5 of a tensor's largest value. A weight may also move because a maximum or a
-ReLU falls the other way, so of the weights (bias of the last layer and all) the median over tensors is held to the same bound.
+ReLU falls the other way, so of these the median over tensors is held to the same bound.
 
 usage: test_sync_norm.py DATA
 """

@@ -1,5 +1,5 @@
-/* batch_serve: a loader that says HELLO of STEPS train batches and PROMISED validation images, and
- * then sends SENT of them, all zero. One batch of 8 images is one step.
+/* batch_serve: a loader that promises one batch of 8 training images and one of PROMISED validation
+ * images, and sends SENT of the latter. All are black.
  *
  * usage: batch_serve ipc://ENDPOINT PROMISED SENT */
 #include "lib/batch.h"
