@@ -45,8 +45,14 @@ static int open_net(struct backend **b, struct net **net) {
          .eps = 1e-5f,
          .momentum = .1f},
         {.kind = LAYER_MAXPOOL, .name = "c", .in = 1, .channels = 5},
-        {.kind = LAYER_LINEAR, .name = "d", .in = 2, .channels = 3, .bias = true}};
-    struct model m = {.name = "small", .channels = 3, .classes = 3, .count = 4};
+        {.kind = LAYER_BATCHNORM,
+         .name = "e",
+         .in = 2,
+         .channels = 5,
+         .eps = 1e-5f,
+         .momentum = .1f},
+        {.kind = LAYER_LINEAR, .name = "d", .in = 3, .channels = 3, .bias = true}};
+    struct model m = {.name = "small", .channels = 3, .classes = 3, .count = 5};
     memcpy(m.layers, layers, sizeof layers);
     int rc = backend_cpu_open(b, 1);
     rc = rc ? rc : net_open(net, &m, *b, (struct shape){IMAGES, 3, 8, 8});
@@ -327,7 +333,7 @@ static void differences_are_named(void **state) {
                  {3, equal, 0, ""},
                  {2, weight_differs, BAD_INPUT, "rank 1 has other values of \"d."},
                  {3, weight_differs, BAD_INPUT, "rank 1 has other values of \"d."},
-                 {3, statistic_differs, BAD_INPUT, "rank 0 has other values of \"b\" than most"},
+                 {3, statistic_differs, BAD_INPUT, "rank 0 has other values of \"e\" than most"},
                  {3, order_differs, BAD_USAGE, "rank 2 keeps \"a.weight\" in another order"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[4096];
