@@ -126,9 +126,6 @@ static int open_socket(struct sock *s) {
     int r = set(s, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS);
     if (!r)
         r = set(s, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS);
-    /* A message waits here for its peer, not in the queue of a connection that may never be. */
-    if (!r)
-        r = set(s, ZMQ_IMMEDIATE, 1);
     if (!r && s->kind == SOCK_MANY)
         r = set(s, ZMQ_ROUTER_MANDATORY, 1);
     return r ? r : open_monitor(s);
@@ -289,17 +286,21 @@ static enum sock_event wait_for(struct sock *s, short what, int64_t deadline_ns)
     return SOCK_OK;
 }
 
+/* A message waits here for its one peer, not in the queue of a connection that may never be.
+ * (ZMQ_IMMEDIATE would do it too, but drops, when a peer goes, what it sent and nobody read yet.) */
 enum sock_event sock_send(struct sock *s, zmq_msg_t *message, int more, int64_t deadline_ns) {
     for (;;) {
         take_events(s);
         if (has_one_peer(s) && s->departed > 0)
             return SOCK_PEER_GONE;
-        if (zmq_msg_send(message, s->socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0)
+        bool nobody = has_one_peer(s) && s->peers == 0;
+        if (!nobody &&
+            zmq_msg_send(message, s->socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0)
             return SOCK_OK;
-        if (errno == EHOSTUNREACH)
+        if (!nobody && errno == EHOSTUNREACH)
             return SOCK_PEER_GONE;
-        assert(errno == EAGAIN || errno == EINTR);
-        enum sock_event e = wait_for(s, ZMQ_POLLOUT, deadline_ns);
+        assert(nobody || errno == EAGAIN || errno == EINTR);
+        enum sock_event e = wait_for(s, nobody ? 0 : ZMQ_POLLOUT, deadline_ns);
         if (e != SOCK_OK)
             return e;
     }
