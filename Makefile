@@ -21,7 +21,8 @@ LIBS_fetch   := -lcurl -larchive
 LIBS_prep    := -lpng -lz
 LIBS_trainer := -ldnnl -lgloo -lstdc++
 
-sources   = $(filter-out trainer/cudnn_%,$(wildcard $(1)/*.c)) $(wildcard $(1)/*.cc)
+CUDA      := $(wildcard trainer/cuda_*.c trainer/cudnn_*.c) trainer/backend_cuda.c trainer/comm_nccl.c
+sources   = $(filter-out $(CUDA),$(wildcard $(1)/*.c)) $(wildcard $(1)/*.cc)
 objects   = $(patsubst %,$(B)/%.o,$(call sources,$(1)))
 ARCHIVES := $(PROGRAMS:%=$(B)/%.a) $(B)/lib.a
 TESTS    := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/*.c tests/tools/*.c tests/parity/*.c))
@@ -43,21 +44,34 @@ $(B)/tests/%: tests/%.c $(ARCHIVES) Makefile
 	$(CC) -std=c11 $(BOTH) $(WARN) -MMD -MP -MF $@.d -o $@ $< $(ARCHIVES) \
 	    $(foreach p,$(PROGRAMS),$(LIBS_$(p))) $(LIBS) -lcmocka
 
-# The part of the trainer that is cuDNN's, and its test, where cuDNN is found: in CUDNN_HOME, or in the
-# folders of it where CUDNN_HOME is pip's "nvidia".
-CUDA_HOME   ?= /usr/local/cuda
-CUDNN_HOME  ?= $(CUDA_HOME)
-CUDNN       := $(patsubst %,$(B)/%.o,$(wildcard trainer/cudnn_*.c))
-CUDNN_LIB   := $(dir $(wildcard $(CUDNN_HOME)/lib/libcudnn.so.9 $(CUDNN_HOME)/*/lib/libcudnn.so.9))
-CUDNN_FLAGS := $(addprefix -isystem ,$(wildcard $(CUDNN_HOME)/include $(CUDNN_HOME)/*/include) $(CUDA_HOME)/include)
-ifneq ($(wildcard $(CUDNN_HOME)/include/cudnn.h $(CUDNN_HOME)/*/include/cudnn.h),)
-tests: $(B)/tests/gpu/plans $(B)/tests/gpu/libcuda.so.1
-endif
-$(CUDNN): BOTH += $(CUDNN_FLAGS)
+# trainer-cuda: where nvcc, cuDNN and NCCL are found. Each of the three is a folder with include and
+# lib (or lib64) in it, or pip's "nvidia", whose folders have them.
+CUDA_HOME  ?= /usr/local/cuda
+CUDNN_HOME ?= $(CUDA_HOME)
+NCCL_HOME  ?= $(CUDA_HOME)
+NVCC       := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc $(CUDA_HOME)/*/bin/nvcc))
+homes       = $(wildcard $(foreach h,$(CUDA_HOME) $(CUDNN_HOME) $(NCCL_HOME),$(h)/$(1) $(h)/*/$(1)))
+found       = $(firstword $(call homes,lib/$(1)) $(call homes,lib64/$(1)))
+CUDA_LIBS  := $(foreach l,libcudart.so.1[0-9] libcudnn.so.9 libnccl.so.2,$(call found,$(l)))
+CUDA_OK    := $(and $(NVCC),$(call homes,include/cudnn.h),$(call homes,include/nccl.h),$(filter 3,$(words $(CUDA_LIBS))))
+CUDA_FLAGS := $(addprefix -isystem ,$(sort $(dir $(call homes,include/cudnn.h) $(call homes,include/nccl.h) $(call homes,include/cuda_runtime_api.h))))
+CUDA_LINK  := $(CUDA_LIBS) $(addprefix -Xlinker -rpath=,$(sort $(dir $(CUDA_LIBS)))) -lstdc++
+CUDA_O     := $(patsubst %,$(B)/%.o,$(CUDA) $(wildcard trainer/*.cu))
+$(patsubst %,$(B)/%.o,$(CUDA)): BOTH += $(CUDA_FLAGS)
+all: $(if $(CUDA_OK),trainer-cuda)
+.PHONY: trainer-cuda
+trainer-cuda: $(BIN)/trainer-cuda
+$(BIN)/trainer-cuda: $(CUDA_O) $(B)/trainer.a $(B)/lib.a Makefile
+	@mkdir -p $(@D)
+	$(CC) $(BOTH) -o $@ $(B)/trainer/trainer.c.o $(CUDA_O) $(B)/trainer.a $(B)/lib.a $(LIBS_trainer) $(LIBS) $(CUDA_LINK)
+
+# Their tests that need no GPU: cuDNN's plans, with a stub for the driver.
+CUDNN := $(patsubst %,$(B)/%.o,$(wildcard trainer/cudnn_*.c))
+tests: $(if $(CUDA_OK),$(B)/tests/gpu/plans $(B)/tests/gpu/libcuda.so.1)
 $(B)/tests/gpu/plans: tests/gpu/plans.c $(CUDNN) $(ARCHIVES) Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(BOTH) $(CUDNN_FLAGS) $(WARN) -MMD -MF $@.d -o $@ $< $(CUDNN) $(B)/trainer.a $(B)/lib.a \
-	    $(CUDNN_LIB:%=-L%) $(CUDNN_LIB:%=-Xlinker -rpath=%) -l:libcudnn.so.9 $(LIBS)
+	$(CC) -std=c11 $(BOTH) $(CUDA_FLAGS) $(WARN) -MMD -MF $@.d -o $@ $< $(CUDNN) $(B)/trainer.a $(B)/lib.a \
+	    $(CUDA_LINK) $(LIBS)
 $(B)/tests/gpu/libcuda.so.1: tests/gpu/libcuda_stub.c Makefile
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(CFLAGS) $(WARN) -shared -fPIC -Wl,-soname,$(@F) -o $@ $<
@@ -78,8 +92,6 @@ $(B)/%.cc.o: %.cc Makefile | $(B)/deps.ok
 
 # CUDA kernels: for devices of compute capability 8.0, 9.0 and later where nvcc is found; always, as
 # C++ that runs on the CPU, for their tests.
-CUDA_HOME  ?= /usr/local/cuda
-NVCC       := $(wildcard $(CUDA_HOME)/bin/nvcc)
 NVCCFLAGS  := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_80,code=sm_80 \
               -gencode arch=compute_90,code=[sm_90,compute_90] -Werror all-warnings \
               -Xcompiler -Wall,-Wextra,-Werror,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
@@ -87,7 +99,6 @@ CUDA_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
 CUDA_CPU   := $(patsubst %,$(B)/cpu/%.o,$(wildcard trainer/*.cu tests/cuda/*.cu)) \
               $(patsubst %,$(B)/%.o,$(wildcard tests/cuda/*.cc) $(filter-out tests/cuda/test_%,$(wildcard tests/cuda/*.c)))
 
-all: $(if $(NVCC),$(patsubst %,$(B)/%.o,$(wildcard trainer/*.cu)))
 tests: $(CUDA_TESTS)
 $(B)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
@@ -127,4 +138,4 @@ install: all
 	cp -R jobs/. $(DESTDIR)$(PREFIX)/libexec/ddpipe/jobs
 	ln -sf ../libexec/ddpipe/jobs/run_pipeline.sh $(DESTDIR)$(PREFIX)/bin/ddpipe
 clean:
-	rm -rf build $(PROGRAMS:%=bin/%)
+	rm -rf build $(PROGRAMS:%=bin/%) bin/trainer-cuda

@@ -17,8 +17,8 @@ int average_open(struct average **out, struct net *net, int64_t every, double de
         average_close(&a);
         return SYSTEM_FAILED;
     }
-    b->call->lerp(b, a->weights, net->weights, 1, net->arena_count);
-    b->call->lerp(b, a->stats, net->stats, 1, net->stat_floats);
+    b->call->copy(b, a->weights, net->weights, net->arena_count);
+    b->call->copy(b, a->stats, net->stats, net->stat_floats);
     *out = a;
     return 0;
 }

@@ -8,6 +8,7 @@
 #ifndef DDPIPE_BACKEND_H
 #define DDPIPE_BACKEND_H
 
+#include "trainer/comm.h"
 #include "trainer/layer.h"
 #include <stddef.h>
 #include <stdint.h>
@@ -63,8 +64,32 @@ struct backend_group {
 };
 
 struct backend_loss {
-    double loss_sum; /* over the batch, natural logarithm */
+    double loss_sum; /* over images, natural logarithm */
     int64_t correct; /* arg max equals label (the first of equal logits counts) */
+};
+
+/* What a backend must know to talk to those of the other ranks. */
+struct backend_ranks {
+    int rank, world_size;
+    double timeout_seconds;  /* of every wait for another rank */
+    comm_exchange *exchange; /* comm.h */
+    void *arg;
+};
+
+/* Collectives on memory that is not the host's. Every call is made by all ranks in the same order.
+ * A failure, or a wait beyond the timeout, ends the process (SYSTEM_FAILED). */
+struct backend_collectives {
+    int (*join)(struct backend *b, const struct backend_ranks *ranks);
+    /* x[count] becomes the sum over ranks, the same bits on every rank: after the work called
+     * before it, and beside the work called after it, up to sums_wait. */
+    void (*sum)(struct backend *b, float *x, size_t count);
+    void (*sums_wait)(struct backend *b);
+    /* In the order of the other work. all: (world_size·count, by rank) on root. */
+    void (*broadcast)(struct backend *b, float *x, size_t count, int root);
+    void (*gather)(struct backend *b, const float *x, float *all, size_t count, int root);
+    void (*scatter)(struct backend *b, const float *all, float *x, size_t count, int root);
+    /* The host's x[count ≤ 16] becomes the sum over ranks. Waits. */
+    void (*sum_host)(struct backend *b, double *x, size_t count);
 };
 
 struct backend_table {
@@ -106,10 +131,12 @@ struct backend_table {
     void (*input)(struct backend *b, struct tensor *t, const uint8_t *pixels, const float *scale,
                   const float *shift);
     /* Cross-entropy of softmax(logits) against (1-smoothing)·onehot + smoothing/classes
-     * (Szegedy et al., arXiv 1512.00567, section 7). Writes logits->grad, the gradient of the
-     * batch's mean, where it is wanted. logits are plain (N,classes). */
-    struct backend_loss (*loss)(struct backend *b, struct tensor *logits, const int32_t *labels,
-                                float smoothing);
+     * (Szegedy et al., arXiv 1512.00567, section 7). Adds the batch to the sums that totals reads.
+     * Writes logits->grad, the gradient of the batch's mean, where it is wanted. logits are plain
+     * (N,classes). */
+    void (*loss)(struct backend *b, struct tensor *logits, const int32_t *labels, float smoothing);
+    /* The sums over the batches since the last call; waits for their work to be done. */
+    struct backend_loss (*totals)(struct backend *b);
     /* Copies an activation (or its gradient) into plain NCHW order on the host. */
     void (*tensor_get)(struct backend *b, const struct tensor *t, const float *native,
                        float *plain);
@@ -127,8 +154,18 @@ struct backend_table {
     void (*lerp)(struct backend *b, float *a, const float *to, float fraction, size_t count);
     /* a += x, over count floats. May be called by another thread while a pass runs. */
     void (*add)(struct backend *b, float *a, const float *x, size_t count);
+    void (*copy)(struct backend *b, float *to, const float *from, size_t count);
     /* Exchanges the contents. */
     void (*swap)(struct backend *b, float *a, float *c, size_t count);
+
+    /* NULL where every call is done when it returns. Else the calls between the two, from input to
+     * sgd, adam or loss, are one step, which may be recorded and run again as a whole: steps of the
+     * same plan and kind make the same calls, with other pixels, labels, seeds and rates alone. No
+     * reading, writing or totals between. */
+    void (*step_begin)(struct backend *b, const void *plan, int kind);
+    void (*step_end)(struct backend *b);
+
+    const struct backend_collectives *collectives; /* NULL: memory is the host's, for comm.h */
 
     void (*close)(struct backend **b);
 };
@@ -136,11 +173,14 @@ struct backend_table {
 struct backend {
     const struct backend_table *call;
     void *state;
+    struct backend_loss totals; /* of the backends whose memory is the host's */
 };
 
-/* read and write of the backends whose memory is the host's. */
+/* read, write, copy and totals of these. */
 void backend_host_read(struct backend *b, float *host, const float *from, size_t count);
 void backend_host_write(struct backend *b, float *to, const float *host, size_t count);
+void backend_host_copy(struct backend *b, float *to, const float *from, size_t count);
+struct backend_loss backend_host_totals(struct backend *b);
 
 int backend_ref_open(struct backend **b);
 /* threads: OpenMP threads that the rank may use. */

@@ -12,3 +12,14 @@ void backend_host_write(struct backend *b, float *to, const float *host, size_t 
     (void)b;
     memcpy(to, host, count * sizeof *to);
 }
+
+void backend_host_copy(struct backend *b, float *to, const float *from, size_t count) {
+    (void)b;
+    memcpy(to, from, count * sizeof *to);
+}
+
+struct backend_loss backend_host_totals(struct backend *b) {
+    struct backend_loss sums = b->totals;
+    b->totals = (struct backend_loss){0};
+    return sums;
+}

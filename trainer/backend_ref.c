@@ -115,9 +115,8 @@ static void ref_input(struct backend *b, struct tensor *t, const uint8_t *pixels
                     (float)pixels[(n * s.h * s.w + p) * s.c + c] * scale[c] + shift[c];
 }
 
-static struct backend_loss ref_loss(struct backend *b, struct tensor *logits, const int32_t *labels,
-                                    float smoothing) {
-    (void)b;
+static void ref_loss(struct backend *b, struct tensor *logits, const int32_t *labels,
+                     float smoothing) {
     struct backend_loss loss = {0};
     int n = logits->shape.n, k = logits->shape.c;
     for (int i = 0; i < n; i++) {
@@ -137,7 +136,8 @@ static struct backend_loss ref_loss(struct backend *b, struct tensor *logits, co
         }
         loss.correct += best == labels[i];
     }
-    return loss;
+    b->totals.loss_sum += loss.loss_sum;
+    b->totals.correct += loss.correct;
 }
 
 static void ref_tensor_get(struct backend *b, const struct tensor *t, const float *native,
@@ -220,6 +220,7 @@ static const struct backend_table table = {
     .backward = ref_backward,
     .input = ref_input,
     .loss = ref_loss,
+    .totals = backend_host_totals,
     .tensor_get = ref_tensor_get,
     .sgd = ref_sgd,
     .adam = ref_adam,
@@ -227,6 +228,7 @@ static const struct backend_table table = {
     .add = ref_add,
     .read = backend_host_read,
     .write = backend_host_write,
+    .copy = backend_host_copy,
     .swap = ref_swap,
     .close = ref_close,
 };

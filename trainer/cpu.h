@@ -132,8 +132,7 @@ void cpu_add_partial(struct op *op);    /* in->grad += partial */
 void cpu_running_update(struct op *op); /* running statistics from mean and variance */
 void cpu_input(struct backend *b, struct tensor *t, const uint8_t *pixels, const float *scale,
                const float *shift);
-struct backend_loss cpu_loss(struct backend *b, struct tensor *logits, const int32_t *labels,
-                             float smoothing);
+void cpu_loss(struct backend *b, struct tensor *logits, const int32_t *labels, float smoothing);
 void cpu_sgd(struct backend *b, float *w, const float *grad, float *v,
              const struct backend_group *groups, int count, float scale, float momentum,
              bool nesterov);

@@ -16,11 +16,12 @@ struct ddp {
     struct ddp_options options;
     size_t ends[BUCKETS_MAX]; /* of the buckets, floats into the arena */
     int bucket_count;
-    struct peers *peers; /* NULL: all goes through the comm */
-    float *gathered;     /* GATHER_SCATTER, rank 0: the largest tensor of every rank */
-    float *kept;         /* sum of the passes since the last finish; NULL: never any */
-    bool has_kept;       /* kept counts */
-    bool passed;         /* a pass since the last ddp_accumulate */
+    const struct backend_collectives *device; /* NULL: gradients are in the host's memory, and */
+    struct peers *peers;                      /* NULL: all goes through the comm */
+    float *gathered; /* GATHER_SCATTER, rank 0: the largest tensor of every rank */
+    float *kept;     /* sum of the passes since the last finish; NULL: never any */
+    bool has_kept;   /* kept counts */
+    bool passed;     /* a pass since the last ddp_accumulate */
     pthread_t thread;
     bool threaded;
     /* shared with the thread, under lock */
@@ -32,6 +33,11 @@ struct ddp {
     bool closing;
 };
 
+/* Floats of a parameter in the arena, with those between it and the next. */
+static size_t padded(const struct param *p) {
+    return (p->weight.count + 15) / 16 * 16;
+}
+
 /* Buckets end where a parameter ends, so that each is final at one moment of backward. */
 static void cut_buckets(struct ddp *d) {
     const struct net *net = d->net;
@@ -40,7 +46,7 @@ static void cut_buckets(struct ddp *d) {
         const struct param *p = &net->params[i];
         if (!p->trained)
             continue;
-        size_t end = p->offset + (p->weight.count + 15) / 16 * 16;
+        size_t end = p->offset + padded(p);
         if (end - begin < wanted && end < net->trained_count)
             continue;
         if (d->bucket_count == BUCKETS_MAX) { /* the rest becomes one */
@@ -61,6 +67,10 @@ static void add_kept(struct ddp *d, size_t begin, size_t end) {
 }
 
 static int sum(struct ddp *d, size_t begin, size_t end) {
+    if (d->device) {
+        d->device->sum(d->net->backend, d->net->grads + begin, end - begin);
+        return 0;
+    }
     return d->peers ? peers_sum(d->peers, begin, end)
                     : comm_sum_f32(d->comm, d->net->grads + begin, end - begin);
 }
@@ -92,6 +102,16 @@ static void *reduce_buckets(void *arg) {
     return NULL;
 }
 
+static int open_gathered(struct ddp *d) {
+    struct backend *b = d->net->backend;
+    size_t largest = 0, world = (size_t)comm_world_size(d->comm);
+    for (int i = 0; i < d->net->param_count; i++)
+        largest = padded(&d->net->params[i]) > largest ? padded(&d->net->params[i]) : largest;
+    d->gathered =
+        d->device ? b->call->alloc(b, largest * world) : malloc(largest * world * sizeof(float));
+    return d->gathered ? 0 : fail(SYSTEM_FAILED, "out of memory for all ranks' gradients");
+}
+
 int ddp_open(struct ddp **out, struct comm *comm, struct net *net,
              const struct ddp_options *options) {
     struct ddp *d = calloc(1, sizeof *d);
@@ -100,20 +120,17 @@ int ddp_open(struct ddp **out, struct comm *comm, struct net *net,
     d->comm = comm;
     d->net = net;
     d->options = *options;
+    d->device = net->backend->call->collectives;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     cut_buckets(d);
-    int rc = options->by_memory && comm_world_size(comm) > 1
+    bool alone = comm_world_size(comm) == 1;
+    int rc = options->by_memory && !alone && !d->device
                  ? peers_open(&d->peers, comm, net->grads, net->arena_count)
                  : 0;
-    size_t largest = 0;
-    for (int i = 0; i < net->param_count; i++)
-        largest = net->params[i].weight.count > largest ? net->params[i].weight.count : largest;
-    if (!rc && options->sync == DDP_GATHER_SCATTER && comm_rank(comm) == 0) {
-        d->gathered = malloc(largest * (size_t)comm_world_size(comm) * sizeof(float));
-        rc = d->gathered ? 0 : fail(SYSTEM_FAILED, "out of memory for all ranks' gradients");
-    }
-    if (!rc && options->sync == DDP_DDP && comm_world_size(comm) > 1) {
+    if (!rc && options->sync == DDP_GATHER_SCATTER && comm_rank(comm) == 0)
+        rc = open_gathered(d);
+    if (!rc && options->sync == DDP_DDP && !alone && !d->device) {
         rc = pthread_create(&d->thread, NULL, reduce_buckets, d);
         rc = rc ? fail(SYSTEM_FAILED, "cannot start the communication thread: error %d", rc) : 0;
         d->threaded = !rc;
@@ -131,14 +148,22 @@ int ddp_open(struct ddp **out, struct comm *comm, struct net *net,
     return rc;
 }
 
+static int broadcast(struct ddp *d, float *x, size_t count) {
+    if (count == 0 || comm_world_size(d->comm) == 1)
+        return 0;
+    if (!d->device)
+        return comm_broadcast(d->comm, x, count * sizeof *x, 0);
+    d->device->broadcast(d->net->backend, x, count, 0);
+    return 0;
+}
+
 int ddp_broadcast(struct ddp *d) {
-    int rc = comm_broadcast(d->comm, d->net->weights, d->net->arena_count * sizeof(float), 0);
+    int rc = broadcast(d, d->net->weights, d->net->arena_count);
     return rc ? rc : ddp_broadcast_stats(d);
 }
 
 int ddp_broadcast_stats(struct ddp *d) {
-    size_t bytes = d->net->stat_floats * sizeof(float);
-    return bytes ? comm_broadcast(d->comm, d->net->stats, bytes, 0) : 0;
+    return broadcast(d, d->net->stats, d->net->stat_floats);
 }
 
 void ddp_accumulate(struct ddp *d) {
@@ -150,9 +175,24 @@ void ddp_accumulate(struct ddp *d) {
     d->passed = false;
 }
 
+/* On a device a collective is work among other work: it needs no thread to be started. */
+static bool by_device(const struct ddp *d) {
+    return d->device && d->options.sync == DDP_DDP && comm_world_size(d->comm) > 1;
+}
+
+static void start_buckets(struct ddp *d, size_t end) {
+    for (; d->ready < d->bucket_count && d->ends[d->ready] <= end; d->ready++) {
+        size_t begin = d->ready ? d->ends[d->ready - 1] : 0;
+        add_kept(d, begin, d->ends[d->ready]);
+        sum(d, begin, d->ends[d->ready]);
+    }
+}
+
 void ddp_ready(void *arg, size_t end) {
     struct ddp *d = arg;
     d->passed = true;
+    if (by_device(d))
+        start_buckets(d, end);
     if (!d->threaded)
         return;
     pthread_mutex_lock(&d->lock);
@@ -174,6 +214,18 @@ static int finish_buckets(struct ddp *d, int64_t *busy_ns) {
     d->ready = d->reduced = 0;
     pthread_mutex_unlock(&d->lock);
     return rc;
+}
+
+static void gather_scatter_device(struct ddp *d, size_t begin, size_t count) {
+    struct backend *b = d->net->backend;
+    size_t world = (size_t)comm_world_size(d->comm);
+    bool root = comm_rank(d->comm) == 0;
+    d->device->gather(b, d->net->grads + begin, d->gathered, count, 0);
+    for (size_t r = 1; r < world && root; r++)
+        b->call->add(b, d->gathered, d->gathered + r * count, count);
+    for (size_t r = 1; r < world && root; r++)
+        b->call->copy(b, d->gathered + r * count, d->gathered, count);
+    d->device->scatter(b, d->gathered, d->net->grads + begin, count, 0);
 }
 
 static int gather_scatter(struct ddp *d, size_t begin, size_t count) {
@@ -201,9 +253,12 @@ static int reduce_after(struct ddp *d) {
     int rc = 0;
     for (int i = d->net->param_count - 1; i >= 0 && !rc; i--) {
         const struct param *p = &d->net->params[i];
-        if (p->trained)
-            rc = d->options.sync == DDP_ALLREDUCE ? sum(d, p->offset, p->offset + p->weight.count)
-                                                  : gather_scatter(d, p->offset, p->weight.count);
+        if (p->trained && d->options.sync == DDP_ALLREDUCE)
+            rc = sum(d, p->offset, p->offset + p->weight.count);
+        else if (p->trained && d->device)
+            gather_scatter_device(d, p->offset, padded(p));
+        else if (p->trained)
+            rc = gather_scatter(d, p->offset, p->weight.count);
     }
     return rc;
 }
@@ -214,15 +269,22 @@ int ddp_finish(struct ddp *d, int64_t *busy_ns, int64_t *exposed_ns) {
         net->backend->call->swap(net->backend, net->grads, d->kept, net->trained_count);
         d->has_kept = false;
     }
-    if (!d->threaded)
+    if (!d->threaded && !by_device(d))
         add_kept(d, 0, net->trained_count);
     int64_t began = clock_ns();
     int rc = 0;
     if (d->threaded)
         rc = finish_buckets(d, busy_ns);
+    else if (by_device(d))
+        start_buckets(d, net->trained_count);
     else if (comm_world_size(d->comm) > 1)
         rc = reduce_after(d);
-    int64_t took = comm_world_size(d->comm) > 1 ? clock_ns() - began : 0;
+    if (d->device && comm_world_size(d->comm) > 1) {
+        d->device->sums_wait(net->backend);
+        d->ready = 0;
+    }
+    /* A device's collectives are only started here: their time is not this thread's to see. */
+    int64_t took = comm_world_size(d->comm) > 1 && !d->device ? clock_ns() - began : 0;
     *exposed_ns += took;
     *busy_ns += d->threaded ? 0 : took;
     d->has_kept = d->passed = false;
@@ -243,7 +305,8 @@ void ddp_close(struct ddp **out) {
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->changed);
     peers_close(&d->peers);
-    free(d->gathered);
+    if (!d->device)
+        free(d->gathered);
     free(d);
     *out = NULL;
 }

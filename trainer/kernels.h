@@ -113,6 +113,13 @@ int kernels_running(float *running_mean, float *running_variance, const float *m
                     const float *rstd, int channels, size_t values, float eps, float momentum,
                     struct CUstream_st *stream);
 
+/* BatchNorm's running statistics folded into a scale and a shift per channel (C each): out_scale =
+ * scale·rstd, out_shift = shift - mean·rstd·scale, rstd = 1/√(variance + eps). No array of out is
+ * an input. */
+int kernels_fold(float *out_scale, float *out_shift, const float *scale, const float *shift,
+                 const float *mean, const float *variance, int channels, float eps,
+                 struct CUstream_st *stream);
+
 /* *flag becomes 1 where any of grad is infinite or not a number; else it stays. */
 int kernels_not_finite(int32_t *flag, const float *grad, size_t count, struct CUstream_st *stream);
 
@@ -122,6 +129,21 @@ struct kernels_step {
     float correction1;      /* Adam's, at step t: 1 - beta1^t */
     float root_correction2; /* √(1 - beta2^t) */
 };
+
+/* FP16's loss scale as torch.amp.GradScaler keeps it, in device memory: twice as large after 2000
+ * good steps in a row, half as large after one that overflowed; 65536 at first. It neither grows to
+ * infinity nor shrinks below the normal numbers. */
+struct kernels_scaler {
+    float scale;   /* kernels_loss's loss_scale */
+    int32_t good;  /* steps in a row */
+    int32_t found; /* kernels_not_finite's flag */
+    int32_t skip;  /* kernels_arena's */
+};
+
+/* Between the search of the gradients and the update: skip = found, found = 0; step->scale is
+ * divided by scale as it was in this step's loss; then scale and good become the next step's. */
+int kernels_scaler_update(struct kernels_scaler *s, struct kernels_step *step,
+                          struct CUstream_st *stream);
 
 /* The arenas of one update. */
 struct kernels_arena {

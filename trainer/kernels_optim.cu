@@ -1,6 +1,7 @@
 /* kernels_optim.cu: the optimizers over the arena of parameters, and the search for values that are
  * not finite. One launch each: a thread finds the group of its values as it goes forward. */
 #include "trainer/kernels_device.h"
+#include <float.h>
 #include <math.h>
 
 namespace {
@@ -129,6 +130,26 @@ __global__ void __launch_bounds__(THREADS)
         atomicOr(flag, 1);
 }
 
+/* torch.amp.GradScaler's defaults, and as in its amp_update_scale no scale is infinite; that none
+ * is 0 is ours: step->scale stays finite. */
+constexpr int GROWTH_STEPS = 2000;
+constexpr float GROWTH = 2, BACKOFF = 0.5f;
+
+/* One thread; 40 bytes. */
+__global__ void scaler_update(struct kernels_scaler *s, struct kernels_step *step) {
+    const bool overflowed = s->found != 0;
+    const float scale = s->scale;
+    const bool grows = !overflowed && s->good + 1 >= GROWTH_STEPS;
+    step->scale /= scale;
+    s->skip = overflowed;
+    s->found = 0;
+    s->good = overflowed || grows ? 0 : s->good + 1;
+    if (overflowed)
+        s->scale = fmaxf(scale * BACKOFF, FLT_MIN);
+    else if (grows && scale <= FLT_MAX / GROWTH)
+        s->scale = scale * GROWTH;
+}
+
 } // namespace
 
 int kernels_sgd(const struct kernels_arena *arena, float *v, float momentum, bool nesterov,
@@ -147,4 +168,9 @@ int kernels_not_finite(int32_t *flag, const float *grad, size_t count, cudaStrea
     assert(aligned(grad));
     return start("not_finite", not_finite, blocks_for((count + PACK - 1) / PACK, THREADS), THREADS,
                  stream, flag, grad, count);
+}
+
+int kernels_scaler_update(struct kernels_scaler *s, struct kernels_step *step,
+                          cudaStream_t stream) {
+    return start("scaler_update", scaler_update, 1, 1, stream, s, step);
 }

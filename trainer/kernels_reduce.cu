@@ -160,6 +160,20 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* 24 bytes a channel; 5 FLOP, a root and a division. */
+__global__ void __launch_bounds__(THREADS)
+    fold(float *__restrict__ out_scale, float *__restrict__ out_shift,
+         const float *__restrict__ scale, const float *__restrict__ shift,
+         const float *__restrict__ mean, const float *__restrict__ variance, unsigned channels,
+         float eps) {
+    const unsigned stride = gridDim.x * blockDim.x;
+    for (unsigned c = blockIdx.x * blockDim.x + threadIdx.x; c < channels; c += stride) {
+        const float by = scale[c] * (1 / sqrtf(variance[c] + eps));
+        out_scale[c] = by;
+        out_shift[c] = shift[c] - mean[c] * by;
+    }
+}
+
 } // namespace
 
 int kernels_loss(struct kernels_totals *totals, void *grad, const void *logits,
@@ -197,4 +211,12 @@ int kernels_running(float *running_mean, float *running_variance, const float *m
     const unsigned c = static_cast<unsigned>(channels);
     return start("running", running, blocks_for(c, THREADS), THREADS, stream, running_mean,
                  running_variance, mean, rstd, c, unbias, eps, momentum);
+}
+
+int kernels_fold(float *out_scale, float *out_shift, const float *scale, const float *shift,
+                 const float *mean, const float *variance, int channels, float eps,
+                 cudaStream_t stream) {
+    const unsigned c = static_cast<unsigned>(channels);
+    return start("fold", fold, blocks_for(c, THREADS), THREADS, stream, out_scale, out_shift, scale,
+                 shift, mean, variance, c, eps);
 }

@@ -296,10 +296,13 @@ void net_forward(struct net *net, struct plan *plan, const uint8_t *pixels, uint
         net->batches_tracked++;
 }
 
-struct backend_loss net_loss(struct net *net, struct plan *plan, const int32_t *labels,
-                             float smoothing) {
+void net_loss(struct net *net, struct plan *plan, const int32_t *labels, float smoothing) {
     struct tensor *logits = &plan->tensors[net->model.count - 1];
-    return net->backend->call->loss(net->backend, logits, labels, smoothing);
+    net->backend->call->loss(net->backend, logits, labels, smoothing);
+}
+
+struct backend_loss net_totals(struct net *net) {
+    return net->backend->call->totals(net->backend);
 }
 
 static size_t final_grads(const struct net *net, int layer) {

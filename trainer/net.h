@@ -74,8 +74,9 @@ struct plan *net_plan(struct net *net, struct shape input, bool training);
 
 /* pixels (N,H,W,C). Afterwards plan's last tensor holds the logits. step seeds dropout. */
 void net_forward(struct net *net, struct plan *plan, const uint8_t *pixels, uint64_t step);
-struct backend_loss net_loss(struct net *net, struct plan *plan, const int32_t *labels,
-                             float smoothing);
+/* Adds the batch's loss to the backend's sums; net_totals tells these since it was last called. */
+void net_loss(struct net *net, struct plan *plan, const int32_t *labels, float smoothing);
+struct backend_loss net_totals(struct net *net);
 
 /* Fills the gradient arena. ready(arg, begin): all of grads from 0 to begin, exclusive, is final;
  * called after each layer that has parameters, in backward order. NULL: not called. */

@@ -1,6 +1,7 @@
 /* settings.c: see settings.h. */
 #include "trainer/settings.h"
 #include "lib/log.h"
+#include "trainer/backend_cuda.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -19,8 +20,16 @@ static const struct opt table[] = {
      .help = "speednet: train the whitening layer's bias for N epochs"},
     {"dropout", OPT_REAL, &v.model.dropout, 0, 0.9, .fallback = "0.01", .arg = "P",
      .help = "wideresnet: dropout probability"},
-    {"device", OPT_CHOICE, &v.device, .choices = "cpu|cuda|ref", .fallback = "cpu",
-     .help = "cpu: oneDNN; ref: plain loops, slow, to compare with; cuda: not in this build"},
+    {"device", OPT_CHOICE, &v.device, .choices = "cpu|cuda|ref",
+     .help =
+         "cpu: oneDNN; cuda: a GPU, cuDNN; ref: plain loops, slow, to compare with; without it:\n"
+         "cuda in trainer-cuda, cpu in trainer"},
+    {"precision", OPT_CHOICE, &v.precision, .choices = "fp32|tf32|bf16|fp16",
+     .help = "of activations and products; weights, their update and BatchNorm are fp32 always;\n"
+             "without it: tf32 with cuda (as PyTorch's convolutions), else fp32, all there is"},
+    {"autotune", OPT_FLAG, &v.autotune,
+     .help = "cuda: time cuDNN's candidates for each shape once, keep what was measured in\n"
+             "~/.cache/ddpipe"},
     {"threads", OPT_INT, &v.threads, 0, 1024, .fallback = "0", .env = "OMP_NUM_THREADS", .arg = "N",
      .help = "threads of this rank; 0: cores of this process / ranks of this node"},
     {"endpoint", OPT_STRING, &v.endpoint, .arg = "ipc://…", .help = "this rank's loader"},
@@ -138,6 +147,25 @@ static const struct opts opts = {
     .count = sizeof table / sizeof *table,
 };
 
+static int check_device(void) {
+    if (!v.device)
+        v.device = backend_cuda_built ? "cuda" : "cpu";
+    bool cuda = !strcmp(v.device, "cuda");
+    if (cuda && !backend_cuda_built)
+        return fail(BAD_USAGE, "--device cuda: this program was built without CUDA: use "
+                               "trainer-cuda");
+    if (!v.precision)
+        v.precision = cuda ? "tf32" : "fp32";
+    if (!cuda && strcmp(v.precision, "fp32"))
+        return fail(BAD_USAGE, "--precision %s: --device %s computes in fp32 only", v.precision,
+                    v.device);
+    if (!cuda && v.autotune)
+        return fail(BAD_USAGE, "--autotune: only --device cuda has something to choose from");
+    if (cuda && v.sync_batchnorm)
+        return fail(BAD_USAGE, "--sync-batchnorm: not with --device cuda yet");
+    return 0;
+}
+
 int settings_parse(struct settings *s, int argc, char **argv) {
     int rc = opts_parse(&opts, argc, argv, NULL);
     if (rc)
@@ -154,8 +182,9 @@ int settings_parse(struct settings *s, int argc, char **argv) {
                                   : "with --require-target: no target is trained for");
     if (!v.mean != !v.std)
         return fail(BAD_USAGE, "--mean and --std come together");
-    if (!strcmp(v.device, "cuda"))
-        return fail(BAD_USAGE, "--device cuda: this program was built without CUDA");
+    rc = check_device();
+    if (rc)
+        return rc;
     v.model.stem_bias = v.stem_bias_epochs > 0;
     v.schedule.steps_per_epoch = 1;
     if (v.scale_lr)
@@ -226,7 +255,8 @@ void settings_text(const struct settings *s, const struct batch_hello *hello, ch
     snprintf(
         out, size,
         "model=%s\nwidth=%lld\nwidths=%s\nactivation=%s\nstem-bias-epochs=%lld\ndropout=%g\n"
-        "device=%s\noptimizer=%s\nlr=%g\nmomentum=%g\nnesterov=%d\nbeta1=%g\nbeta2=%g\n"
+        "device=%s\nprecision=%s\noptimizer=%s\nlr=%g\nmomentum=%g\nnesterov=%d\nbeta1=%g\nbeta2=%"
+        "g\n"
         "adam-eps=%g\nweight-decay=%g\nbn-bias-lr-scale=%g\nlabel-smoothing=%g\nschedule=%s\n"
         "warmup-steps=%lld\nlr-start=%g\nlr-peak-at=%g\nlr-end=%g\nlr-gamma=%g\n"
         "lr-step-epochs=%lld\nema-every=%lld\nema-decay=%g\nmean=%s\nstd=%s\nseed=%lld\n"
@@ -236,8 +266,8 @@ void settings_text(const struct settings *s, const struct batch_hello *hello, ch
         "images=%u\nvalidation images=%u\n"
         "steps per epoch=%u\naugment=%s\n",
         s->model.name, (long long)s->model.width, s->model.widths, s->model.activation,
-        (long long)s->stem_bias_epochs, s->model.dropout, s->device, s->optim.name, h->rate,
-        s->optim.momentum, s->optim.nesterov, s->optim.beta1, s->optim.beta2, s->optim.eps,
+        (long long)s->stem_bias_epochs, s->model.dropout, s->device, s->precision, s->optim.name,
+        h->rate, s->optim.momentum, s->optim.nesterov, s->optim.beta1, s->optim.beta2, s->optim.eps,
         s->optim.weight_decay, s->optim.shift_rate_scale, s->smoothing, h->name,
         (long long)h->warmup_steps, h->start, h->peak_at, h->end, h->gamma,
         (long long)h->step_epochs, (long long)s->ema_every, s->ema_decay,

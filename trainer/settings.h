@@ -13,14 +13,15 @@ struct settings {
     struct model_options model;
     struct optim_options optim;
     struct schedule schedule;
-    const char *device, *endpoint, *metrics, *interface, *save, *init, *mean, *std, *sync,
-        *check_replicas, *local_transport;
+    const char *device, *precision, *endpoint, *metrics, *interface, *save, *init, *mean, *std,
+        *sync, *check_replicas, *local_transport;
     struct identity me;
     int64_t threads, accumulate;
     int64_t epochs, max_steps, patience, stem_bias_epochs, ema_every, prefetch, seed;
     double bucket_mb, first_bucket_mb;
     double target, smoothing, ema_decay, join_timeout, comm_timeout, data_timeout;
-    bool sync_batchnorm, scale_lr, require_target, evaluate, synthetic, profile, print_config;
+    bool sync_batchnorm, scale_lr, require_target, evaluate, synthetic, profile, print_config,
+        autotune;
     int64_t batch_size, synthetic_steps; /* --synthetic */
 };
 

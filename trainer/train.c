@@ -22,8 +22,23 @@ static int take_labels(struct train *t, const struct batch *b) {
     return 0;
 }
 
-static int forward(struct train *t, const struct batch *b, bool training, struct plan **plan,
-                   struct backend_loss *loss) {
+/* Kinds of step, which differ in the calls that they make. */
+enum { EVALUATE, FIRST_PASS, INNER_PASS, LAST_PASS };
+
+static void begin_step(struct train *t, const struct plan *plan, int kind) {
+    struct backend *b = t->net->backend;
+    if (b->call->step_begin)
+        b->call->step_begin(b, plan, kind);
+}
+
+static void end_step(struct train *t) {
+    struct backend *b = t->net->backend;
+    if (b->call->step_end)
+        b->call->step_end(b);
+}
+
+static int forward(struct train *t, const struct batch *b, bool training, int kind,
+                   struct plan **plan) {
     struct shape shape = {(int)b->count, (int)b->c, (int)b->h, (int)b->w};
     int rc = take_labels(t, b);
     if (rc)
@@ -31,8 +46,29 @@ static int forward(struct train *t, const struct batch *b, bool training, struct
     *plan = net_plan(t->net, shape, training);
     if (!*plan)
         return SYSTEM_FAILED;
+    begin_step(t, *plan, kind);
     net_forward(t->net, *plan, b->pixels, (uint64_t)t->batches);
-    *loss = net_loss(t->net, *plan, t->labels, training ? (float)t->smoothing : 0);
+    net_loss(t->net, *plan, t->labels, training ? (float)t->smoothing : 0);
+    t->uncounted += b->count;
+    return 0;
+}
+
+/* Loss and correct images of the batches since the last call go into m. A device is asked once a
+ * second, since the question waits for all its work. */
+static int count(struct train *t, const struct batch *b, bool now, struct metric *m) {
+    if (t->net->backend->call->step_begin && !now && clock_ns() - t->counted_ns < 1000000000)
+        return 0;
+    struct backend_loss loss = net_totals(t->net);
+    t->counted_ns = clock_ns();
+    if (!isfinite(loss.loss_sum))
+        return fail(BAD_INPUT,
+                    "the loss is %g at epoch %u, step %u (learning rate %g): lower --lr "
+                    "or warm up longer",
+                    loss.loss_sum, b->epoch, b->step, m->learning_rate);
+    m->loss_sum += loss.loss_sum;
+    m->correct += (uint64_t)loss.correct;
+    m->count += t->uncounted;
+    t->uncounted = 0;
     return 0;
 }
 
@@ -46,8 +82,6 @@ static int update(struct train *t, struct metric *m, int64_t *exposed) {
                1. / ((double)comm_world_size(t->comm) * (double)t->kept));
     t->kept = 0;
     t->steps++;
-    if (t->average)
-        average_step(t->average, t->net, t->steps);
     m->comm_seconds += seconds(*exposed);
     m->hidden_seconds += busy > *exposed ? seconds(busy - *exposed) : 0;
     return 0;
@@ -55,28 +89,23 @@ static int update(struct train *t, struct metric *m, int64_t *exposed) {
 
 static int step(struct train *t, const struct batch *b, struct metric *m) {
     struct plan *plan;
-    struct backend_loss loss;
     int64_t began = clock_ns(), exposed = 0;
+    bool last = t->kept + 1 == t->accumulate;
     m->learning_rate = schedule_rate(&t->schedule, t->steps);
-    int rc = forward(t, b, true, &plan, &loss);
+    int rc = forward(t, b, true, last ? LAST_PASS : t->kept ? INNER_PASS : FIRST_PASS, &plan);
     if (rc)
         return rc;
-    if (!isfinite(loss.loss_sum))
-        return fail(BAD_INPUT,
-                    "the loss is %g at epoch %u, step %u (learning rate %g): lower --lr "
-                    "or warm up longer",
-                    loss.loss_sum, b->epoch, b->step, m->learning_rate);
     t->batches++;
-    if (++t->kept < t->accumulate) {
-        net_backward(t->net, plan, NULL, NULL);
-        ddp_accumulate(t->ddp);
-    } else {
-        net_backward(t->net, plan, ddp_ready, t->ddp);
+    t->kept++;
+    net_backward(t->net, plan, last ? ddp_ready : NULL, t->ddp);
+    if (last)
         rc = update(t, m, &exposed);
-    }
-    m->loss_sum += loss.loss_sum;
-    m->correct += (uint64_t)loss.correct;
-    m->count += b->count;
+    else
+        ddp_accumulate(t->ddp);
+    end_step(t);
+    if (last && t->average)
+        average_step(t->average, t->net, t->steps);
+    rc = rc ? rc : count(t, b, false, m);
     m->images += b->count;
     m->compute_seconds += seconds(clock_ns() - began - exposed);
     return rc;
@@ -84,17 +113,15 @@ static int step(struct train *t, const struct batch *b, struct metric *m) {
 
 static int evaluate(struct train *t, const struct batch *b, struct metric *m) {
     struct plan *plan;
-    struct backend_loss loss;
     int64_t began = clock_ns();
-    int rc = forward(t, b, false, &plan, &loss);
+    int rc = forward(t, b, false, EVALUATE, &plan);
     if (rc)
         return rc;
-    m->loss_sum += loss.loss_sum;
-    m->correct += (uint64_t)loss.correct;
-    m->count += b->count;
+    end_step(t);
+    rc = count(t, b, false, m);
     m->images += b->count;
     m->compute_seconds += seconds(clock_ns() - began);
-    return 0;
+    return rc;
 }
 
 static int progress(struct train *t, const struct metric *m, const struct batch *b) {
@@ -142,8 +169,13 @@ static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, st
             return fail(BAD_INPUT, "the loader sent phase %d of epoch %u in phase %d of epoch %u",
                         (int)message.batch.phase, message.batch.epoch, (int)phase, epoch);
         m->seconds = seconds(clock_ns() - began);
-        if (message.kind == BATCH_END)
+        if (message.kind == BATCH_END) {
+            rc = count(t, &message.batch, true, m);
+            if (rc)
+                return rc;
+            m->seconds = seconds(clock_ns() - began);
             break;
+        }
         rc = phase == BATCH_TRAIN ? step(t, &message.batch, m) : evaluate(t, &message.batch, m);
         if (!rc && phase == BATCH_TRAIN) {
             m->seconds = seconds(clock_ns() - began);
@@ -157,6 +189,8 @@ static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, st
         int rc = update(t, m, &exposed);
         if (rc)
             return rc;
+        if (t->average)
+            average_step(t->average, t->net, t->steps);
         m->seconds = seconds(clock_ns() - began);
     }
     m->iteration_seconds = pace_seconds(&pace);
@@ -167,8 +201,13 @@ static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, st
 
 /* What the ranks' records of a phase add up to, and rank 0's word of it to the aggregator. */
 static int sum_ranks(struct train *t, const struct metric *mine, struct metric *total) {
+    const struct backend_collectives *device = t->net->backend->call->collectives;
     double sums[3] = {(double)mine->count, (double)mine->correct, mine->loss_sum};
-    int rc = comm_sum_f64(t->comm, sums, 3);
+    int rc = 0;
+    if (!device)
+        rc = comm_sum_f64(t->comm, sums, 3);
+    else if (comm_world_size(t->comm) > 1)
+        device->sum_host(t->net->backend, sums, 3);
     if (rc)
         return rc;
     *total = (struct metric){.kind = METRIC_TOTAL,

@@ -35,6 +35,8 @@ struct train {
     int64_t kept;     /* batches since the last update */
     int64_t in_a_row; /* epochs at or above target */
     int64_t began_ns;
+    int64_t counted_ns;        /* when loss and correct images were last asked for, and */
+    uint64_t uncounted;        /* the images since */
     int32_t *labels;           /* of the current batch */
     enum metric_reason reason; /* why it ended */
 };

@@ -6,6 +6,7 @@
 #include "lib/log.h"
 #include "lib/sock.h"
 #include "lib/stop.h"
+#include "trainer/backend_cuda.h"
 #include "trainer/checkpoint.h"
 #include "trainer/cores.h"
 #include "trainer/init.h"
@@ -78,16 +79,18 @@ static int find_addresses(const struct settings *s, char master[ADDRESS_SIZE],
 static int open_ranks(struct trainer *t) {
     const struct settings *s = &t->settings;
     const struct identity *me = &s->me;
-    char text[8192], master[ADDRESS_SIZE], own[ADDRESS_SIZE];
+    char text[8192], master[ADDRESS_SIZE], own[ADDRESS_SIZE], gpu[BACKEND_CUDA_NAME] = "cpu";
     settings_text(s, source_hello(t->train.source), text, sizeof text);
     struct rendezvous_options o = {.rank = (int)me->rank,
                                    .world_size = (int)me->world_size,
                                    .address = master,
                                    .port = (int)me->master_port,
-                                   .device = "cpu",
+                                   .device = gpu,
                                    .timeout_seconds = s->join_timeout,
                                    .settings = text};
     int rc = me->world_size > 1 ? find_addresses(s, master, own) : 0;
+    if (!rc && !strcmp(s->device, "cuda"))
+        rc = backend_cuda_find((int)me->local_rank, (int)me->local_world_size, gpu);
     if (rc)
         return rc;
     if (!t->has_key && me->rank == 0 && me->local_world_size < me->world_size)
@@ -132,6 +135,30 @@ static int open_weights(struct trainer *t) {
     return rc ? rc : ddp_broadcast(t->train.ddp);
 }
 
+static int open_backend(struct trainer *t, int threads) {
+    const struct settings *s = &t->settings;
+    const struct identity *me = &s->me;
+    if (!strcmp(s->device, "ref"))
+        return backend_ref_open(&t->backend);
+    if (!strcmp(s->device, "cpu"))
+        return backend_cpu_open(&t->backend, threads);
+    struct backend_cuda_options o = {.precision = s->precision,
+                                     .local_rank = (int)me->local_rank,
+                                     .local_world_size = (int)me->local_world_size,
+                                     .autotune = s->autotune,
+                                     .profile = s->profile,
+                                     .timeout_seconds = s->comm_timeout};
+    struct backend_ranks ranks = {.rank = (int)me->rank,
+                                  .world_size = (int)me->world_size,
+                                  .timeout_seconds = s->comm_timeout,
+                                  .exchange = rendezvous_exchange,
+                                  .arg = t->rendezvous};
+    int rc = backend_cuda_open(&t->backend, &o);
+    if (!rc && ranks.world_size > 1)
+        rc = t->backend->call->collectives->join(t->backend, &ranks);
+    return rc;
+}
+
 static int open_net(struct trainer *t) {
     struct settings *s = &t->settings;
     int threads = s->threads ? (int)s->threads : cores_threads(&s->me);
@@ -144,9 +171,7 @@ static int open_net(struct trainer *t) {
     int rc = model_build(&model, &s->model);
     if (!rc)
         rc = settings_normalisation(s, hello, mean, std);
-    if (!rc)
-        rc = !strcmp(s->device, "ref") ? backend_ref_open(&t->backend)
-                                       : backend_cpu_open(&t->backend, threads);
+    rc = rc ? rc : open_backend(t, threads);
     struct shape shape = {(int)hello->batch_size, (int)hello->c, (int)hello->h, (int)hello->w};
     if (!rc)
         rc = net_open(&t->train.net, &model, t->backend, shape);

@@ -215,6 +215,57 @@ static void finds_what_is_not_finite(void **state) {
     }
 }
 
+/* step->scale afterwards; the scaler is left with what the next step has. */
+static double scaled(struct kernels_scaler *s, struct kernels_step *step, int32_t found) {
+    s->found = found;
+    s->skip = -1;
+    *step = (struct kernels_step){.scale = 0.25f, .correction1 = 3, .root_correction2 = 5};
+    assert_int_equal(kernels_scaler_update(s, step, NULL), 0);
+    assert_int_equal(s->found, 0);
+    assert_int_equal(s->skip, found);
+    assert_int_equal((int)step->correction1, 3);
+    assert_int_equal((int)step->root_correction2, 5);
+    return (double)step->scale;
+}
+
+static void assert_same(double a, double b) {
+    if (!(a <= b && a >= b))
+        fail_msg("%.9g, not %.9g", a, b);
+}
+
+/* Powers of two: every result is exact. */
+static void loss_scale(void **state) {
+    (void)state;
+    struct kernels_scaler *s = values_bytes(sizeof *s);
+    struct kernels_step *step = values_bytes(sizeof *step);
+    *s = (struct kernels_scaler){.scale = 65536};
+    for (int good = 1; good < 2000; good++) { /* 1999 are too few */
+        assert_same(scaled(s, step, 0), 0.25 / 65536);
+        assert_same((double)s->scale, 65536);
+        assert_int_equal(s->good, good);
+    }
+    assert_same(scaled(s, step, 0), 0.25 / 65536); /* by the scale that this step had */
+    assert_same((double)s->scale, 131072);
+    assert_int_equal(s->good, 0);
+    for (int good = 1; good < 2000; good++)
+        scaled(s, step, 0);
+    assert_same(scaled(s, step, 1), 0.25 / 131072);
+    assert_same((double)s->scale, 65536);
+    assert_int_equal(s->good, 0); /* the row is broken */
+    scaled(s, step, 0);
+    assert_same((double)s->scale, 65536);
+    assert_int_equal(s->good, 1);
+    /* At the ends the row still begins anew. */
+    *s = (struct kernels_scaler){.scale = 0x1p127f, .good = 1999};
+    scaled(s, step, 0);
+    assert_same((double)s->scale, 0x1p127);
+    assert_int_equal(s->good, 0);
+    s->scale = FLT_MIN;
+    assert_true(isfinite(scaled(s, step, 1)));
+    assert_same((double)s->scale, (double)FLT_MIN);
+    values_free();
+}
+
 /* More than a grid does in one round: 4096 blocks of 256 threads, 8 values each. */
 static void second_round(void **state) {
     (void)state;
@@ -251,6 +302,7 @@ int main(void) {
         cmocka_unit_test(updates),
         cmocka_unit_test(skips),
         cmocka_unit_test(finds_what_is_not_finite),
+        cmocka_unit_test(loss_scale),
         cmocka_unit_test(second_round),
     };
     return cmocka_run_group_tests_name("kernels_optim", tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* The loss, gradients of biases and running statistics are those of backend_ref.c or of sums in
- * double; what accumulates, accumulates; the same inputs give the same bits.
+/* The loss, gradients of biases and running statistics, and what these fold into, are those of
+ * backend_ref.c or of sums in double; what accumulates, accumulates; the same inputs give the same
+ * bits.
  *
  * Tolerances: u = 2^-24. A sum of K floats is within K·u of the sum of magnitudes (Higham, Accuracy
  * and Stability, 4.2). */
@@ -54,7 +55,8 @@ static void check_loss(enum kernels_type type, int n, int classes, int stride, f
     }
     *scale = loss_scale;
     *totals = (struct kernels_totals){.loss_sum = 1, .correct = 2, .count = 3};
-    struct backend_loss exact = ref->call->loss(ref, &t, labels, smoothing);
+    ref->call->loss(ref, &t, labels, smoothing);
+    struct backend_loss exact = ref->call->totals(ref);
     for (int pass = 0; pass < 2; pass++)
         assert_int_equal(kernels_loss(totals, want_grad ? grad : NULL, logits, type, labels, n,
                                       classes, stride, smoothing, loss_scale > 1 ? scale : NULL,
@@ -164,11 +166,67 @@ static void running_statistics(void **state) {
     }
 }
 
+/* v + eps, its root, the division and the product round once each, and halving the first's error
+ * still leaves less than 4u of the scale; the shift adds a product and a difference. */
+static void folded_statistics(void **state) {
+    (void)state;
+    const int sizes[] = {1, 24, 640, 1027};
+    for (size_t s = 0; s < 4; s++) {
+        const size_t c = (size_t)sizes[s], bytes = c * sizeof(float);
+        const float eps = s % 2 ? 1e-12f : 1e-5f;
+        float *in[4], *out_scale = values_bytes(bytes), *out_shift = values_bytes(bytes);
+        values_seed((uint32_t)c);
+        for (int k = 0; k < 4; k++) {
+            in[k] = values_bytes(bytes);
+            values_random(in[k], KERNELS_FP32, c, 2);
+        }
+        for (size_t k = 0; k < c; k++) /* a channel that is constant has none */
+            in[3][k] = k % 7 == 6 ? 0 : 1e-3f * (float)values_below(4000);
+        assert_int_equal(
+            kernels_fold(out_scale, out_shift, in[0], in[1], in[2], in[3], sizes[s], eps, NULL), 0);
+        for (size_t k = 0; k < c; k++) {
+            double scale = (double)in[0][k] / sqrt((double)in[3][k] + (double)eps);
+            double shift = (double)in[1][k], product = (double)in[2][k] * scale;
+            values_check("out_scale", out_scale, KERNELS_FP32, k, scale, 4 * u * fabs(scale));
+            values_check("out_shift", out_shift, KERNELS_FP32, k, shift - product,
+                         6 * u * fabs(product));
+        }
+        values_free();
+    }
+}
+
+/* A gradient that fp16 cannot hold becomes infinite, not the largest number, and so is found. */
+static void gradient_overflows(void **state) {
+    (void)state;
+    for (int large = 0; large < 2; large++) {
+        void *logits = values_new(KERNELS_FP16, 8), *grad = values_new(KERNELS_FP16, 8);
+        float *scale = values_bytes(sizeof *scale), *wide = values_bytes(8 * sizeof *wide);
+        int32_t *label = values_bytes(sizeof *label), *found = values_bytes(sizeof *found);
+        struct kernels_totals *totals = values_bytes(sizeof *totals);
+        for (size_t j = 0; j < 8; j++)
+            values_set(logits, KERNELS_FP16, j, j == 0 ? 16 : 0);
+        *label = 1; /* p is nearly 0: a gradient of nearly -scale */
+        *scale = large ? 65536 : 65504;
+        *found = 0;
+        *totals = (struct kernels_totals){.loss_sum = 0};
+        assert_int_equal(
+            kernels_loss(totals, grad, logits, KERNELS_FP16, label, 1, 8, 8, 0, scale, NULL), 0);
+        assert_int_equal(kernels_to_float(wide, grad, KERNELS_FP16, 8, NULL), 0);
+        assert_int_equal(kernels_not_finite(found, wide, 8, NULL), 0);
+        assert_int_equal(*found, large);
+        assert_int_equal(isinf(wide[1]) != 0, large);
+        assert_true(isfinite(totals->loss_sum)); /* which is not scaled */
+        values_free();
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses),
         cmocka_unit_test(bias_grads),
         cmocka_unit_test(running_statistics),
+        cmocka_unit_test(folded_statistics),
+        cmocka_unit_test(gradient_overflows),
     };
     return cmocka_run_group_tests_name("kernels_reduce", tests, NULL, NULL);
 }

@@ -109,7 +109,8 @@ int main(int argc, char **argv) {
                (size_t)shape.n * sizeof *labels);
         net_forward(net, plan, (const uint8_t *)x->data + (size_t)s * (x->bytes / (size_t)steps),
                     (uint64_t)s);
-        losses[s] = (float)(net_loss(net, plan, labels, (float)hyper[5]).loss_sum / shape.n);
+        net_loss(net, plan, labels, (float)hyper[5]);
+        losses[s] = (float)(net_totals(net).loss_sum / shape.n);
         net_backward(net, plan, NULL, NULL);
         if (s == 0)
             emit_first_step(net, plan);

@@ -97,8 +97,8 @@ static void waits_end_at_their_deadline(void **state) {
     sock_close(&b, 0);
 }
 
-/* One side sends 300 messages of 10 kB and ends at once, whichever of the two it is: all arrive, then
- * the news, and for ever. */
+/* One side sends 300 messages of 10 kB and ends at once, whichever of the two it is: all arrive,
+ * then the news, and for ever. */
 static void nothing_is_lost_before_the_news(void **state) {
     (void)state;
     enum { MESSAGES = 300, SIZE = 10000 };
