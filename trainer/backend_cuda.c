@@ -44,8 +44,8 @@ static void loss(struct backend *b, struct tensor *logits, const int32_t *labels
 static struct backend_loss totals(struct backend *b) {
     struct cuda *c = b->state;
     struct kernels_totals sums;
-    CUDA_CHECK(cudaMemcpyAsync(c->landing, c->totals, sizeof sums, cudaMemcpyDeviceToHost,
-                               c->compute));
+    CUDA_CHECK(
+        cudaMemcpyAsync(c->landing, c->totals, sizeof sums, cudaMemcpyDeviceToHost, c->compute));
     CUDA_CHECK(cudaMemsetAsync(c->totals, 0, sizeof sums, c->compute));
     cuda_wait(c, c->compute);
     memcpy(&sums, c->landing, sizeof sums);
@@ -61,8 +61,8 @@ static void tensor_get(struct backend *b, const struct tensor *t, const float *n
     if (!values)
         exit(fail(SYSTEM_FAILED, "out of memory for %zu values", t->count));
     cuda_grow(c, &c->scratch, t->count * sizeof *values);
-    cuda_must(kernels_to_float((float *)(void *)c->scratch.begin, native, c->io, t->count,
-                               c->compute));
+    cuda_must(
+        kernels_to_float((float *)(void *)c->scratch.begin, native, c->io, t->count, c->compute));
     cuda_read(b, values, (const float *)(const void *)c->scratch.begin, t->count);
     for (size_t i = 0; i < (size_t)s.n; i++)
         for (size_t k = 0; k < (size_t)s.c; k++)
@@ -112,10 +112,9 @@ static void adam(struct backend *b, float *w, const float *grad, float *m, float
                  float beta2, float eps, int64_t t) {
     struct cuda *c = b->state;
     struct kernels_arena a;
-    struct kernels_step step = {
-        .scale = scale,
-        .correction1 = (float)(1 - pow((double)beta1, (double)t)),
-        .root_correction2 = (float)sqrt(1 - pow((double)beta2, (double)t))};
+    struct kernels_step step = {.scale = scale,
+                                .correction1 = (float)(1 - pow((double)beta1, (double)t)),
+                                .root_correction2 = (float)sqrt(1 - pow((double)beta2, (double)t))};
     if (arena(b, &a, w, grad, groups, count, &step))
         cuda_must(kernels_adam(&a, m, v, beta1, beta2, eps, c->compute));
 }
@@ -275,8 +274,8 @@ static void open_rest(struct cuda *c) {
     if (c->precision != CUDNN_GRAPH_FP16)
         return;
     CUDA_CHECK(cudaMalloc((void **)&c->scaler, sizeof first));
-    CUDA_CHECK(cudaMemcpyAsync(c->scaler, &first, sizeof first, cudaMemcpyHostToDevice,
-                               c->compute));
+    CUDA_CHECK(
+        cudaMemcpyAsync(c->scaler, &first, sizeof first, cudaMemcpyHostToDevice, c->compute));
 }
 
 int backend_cuda_open(struct backend **b, const struct backend_cuda_options *options) {

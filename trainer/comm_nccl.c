@@ -111,8 +111,8 @@ int comm_nccl_gather(struct comm_nccl *c, const float *x, float *all, size_t cou
         return failed(c, result, "gather");
     keep_error(&result, ncclSend(x, count, ncclFloat32, root, c->comm, stream));
     for (int r = 0; r < c->world && c->rank == root; r++)
-        keep_error(&result, ncclRecv(all + (size_t)r * count, count, ncclFloat32, r, c->comm,
-                                     stream));
+        keep_error(&result,
+                   ncclRecv(all + (size_t)r * count, count, ncclFloat32, r, c->comm, stream));
     return end_group(c, result, "gather");
 }
 
@@ -122,8 +122,8 @@ int comm_nccl_scatter(struct comm_nccl *c, const float *all, float *x, size_t co
     if (result != ncclSuccess)
         return failed(c, result, "scatter");
     for (int r = 0; r < c->world && c->rank == root; r++)
-        keep_error(&result, ncclSend(all + (size_t)r * count, count, ncclFloat32, r, c->comm,
-                                     stream));
+        keep_error(&result,
+                   ncclSend(all + (size_t)r * count, count, ncclFloat32, r, c->comm, stream));
     keep_error(&result, ncclRecv(x, count, ncclFloat32, root, c->comm, stream));
     return end_group(c, result, "scatter");
 }

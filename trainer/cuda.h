@@ -44,7 +44,7 @@ struct cuda_slot {
 struct cuda_recording {
     const void *plan;
     int kind;
-    int passes;    /* 0: runs by its calls; 1: is recorded; from 2: is run again */
+    int passes;     /* 0: runs by its calls; 1: is recorded; from 2: is run again */
     uint64_t calls; /* digest of them and of what they fix */
     cudaGraphExec_t graph;
 };
@@ -104,7 +104,7 @@ struct cuda {
     struct cuda_chunk chunks[CUDA_CHUNKS_MAX]; /* of plans; cursor of the one being opened: */
     int chunk_count, chunk_now;
     size_t chunk_used;
-    int seed_count; /* of the plan that is being opened */
+    int seed_count;                        /* of the plan that is being opened */
     struct cuda_buffer workspace, scratch; /* cuDNN's; tensor_get's */
     struct kernels_totals *totals;         /* device */
     double *sums;                          /* device: of all ranks */
@@ -137,8 +137,8 @@ void cuda_touched(struct cuda *c, const float *x); /* a copy of x is stale from 
 void cuda_refresh(struct cuda *c);                 /* stale copies */
 void cuda_memory_close(struct cuda *c);
 
-/* cuda_step.c. A launcher that may be called within a step begins with `if (cuda_skips(…)) return;`:
- * true where a recording does its work. what: tells one call from another. */
+/* cuda_step.c. A launcher that may be called within a step begins with `if (cuda_skips(…))
+ * return;`: true where a recording does its work. what: tells one call from another. */
 bool cuda_skips(struct cuda *c, const void *what, double number);
 void cuda_step_open(struct cuda *c);
 void cuda_step_close(struct cuda *c);

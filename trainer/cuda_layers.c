@@ -10,13 +10,13 @@
 struct cuda_op {
     struct cudnn_graph *forward, *backward[CUDNN_GRAPH_LIST_MAX];
     int backward_count;
-    float *mean, *inv_std;  /* BATCHNORM: of the batch; in validation folded scale and shift */
-    uint16_t *index;        /* MAXPOOL: of the maxima */
-    void *weight, *bias;    /* CONV, LINEAR: as cuDNN reads them, */
-    void *weight_grad;      /* and as it writes them */
-    float *partial;         /* CONV, LINEAR: sums on the way to the bias' gradient */
-    const uint64_t *seed;   /* DROPOUT: in the inbox, which has */
-    int seed_slot;          /* so many before it */
+    float *mean, *inv_std; /* BATCHNORM: of the batch; in validation folded scale and shift */
+    uint16_t *index;       /* MAXPOOL: of the maxima */
+    void *weight, *bias;   /* CONV, LINEAR: as cuDNN reads them, */
+    void *weight_grad;     /* and as it writes them */
+    float *partial;        /* CONV, LINEAR: sums on the way to the bias' gradient */
+    const uint64_t *seed;  /* DROPOUT: in the inbox, which has */
+    int seed_slot;         /* so many before it */
 };
 
 static size_t padded(int channels) {

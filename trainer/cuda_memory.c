@@ -29,8 +29,8 @@ float *cuda_alloc(struct backend *b, size_t count) {
 
 void cuda_read(struct backend *b, float *host, const float *from, size_t count) {
     struct cuda *c = b->state;
-    CUDA_CHECK(cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost,
-                               c->compute));
+    CUDA_CHECK(
+        cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, c->compute));
     cuda_wait(c, c->compute);
 }
 
@@ -76,8 +76,7 @@ void cuda_refresh(struct cuda *c) {
 
 void *cuda_take(struct cuda *c, size_t bytes) {
     bytes = (bytes + alignment - 1) / alignment * alignment;
-    while (c->chunk_now < c->chunk_count &&
-           c->chunk_used + bytes > c->chunks[c->chunk_now].size) {
+    while (c->chunk_now < c->chunk_count && c->chunk_used + bytes > c->chunks[c->chunk_now].size) {
         c->chunk_now++;
         c->chunk_used = 0;
     }

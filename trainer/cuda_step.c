@@ -131,12 +131,12 @@ static void launch(struct cuda *c, cudaGraphExec_t graph) {
     struct cuda_steps *s = &c->steps;
     struct cuda_slot *slot = &s->slots[s->slot];
     CUDA_CHECK(cudaStreamWaitEvent(c->upload, slot->taken, 0));
-    CUDA_CHECK(cudaMemcpyAsync(slot->device, slot->host, s->filled, cudaMemcpyHostToDevice,
-                               c->upload));
+    CUDA_CHECK(
+        cudaMemcpyAsync(slot->device, slot->host, s->filled, cudaMemcpyHostToDevice, c->upload));
     CUDA_CHECK(cudaEventRecord(slot->sent, c->upload));
     CUDA_CHECK(cudaStreamWaitEvent(c->compute, slot->sent, 0));
-    CUDA_CHECK(cudaMemcpyAsync(s->inbox, slot->device, s->filled, cudaMemcpyDeviceToDevice,
-                               c->compute));
+    CUDA_CHECK(
+        cudaMemcpyAsync(s->inbox, slot->device, s->filled, cudaMemcpyDeviceToDevice, c->compute));
     CUDA_CHECK(cudaEventRecord(slot->taken, c->compute));
     CUDA_CHECK(cudaGraphLaunch(graph, c->compute));
 }

@@ -33,7 +33,8 @@ static bool recall(const char *key, int *plan, int64_t *engine) {
     char path[4096], *text;
     size_t size;
     bool found = false;
-    if (!cache_path(path, sizeof path) || access(path, R_OK) || file_read(path, FILE_MAX, &text, &size))
+    if (!cache_path(path, sizeof path) || access(path, R_OK) ||
+        file_read(path, FILE_MAX, &text, &size))
         return false;
     for (char *line = text, *end; line && *line; line = end ? end + 1 : NULL) {
         end = strchr(line, '\n');
