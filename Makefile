@@ -7,6 +7,7 @@ PROGRAMS := fetch prep loader trainer aggregator
 B        := build/$(or $(SAN),release)
 BIN      := $(if $(SAN),$(B)/bin,bin)
 PREFIX   ?= /usr/local
+comma    := ,
 
 CC       := gcc
 CXX      := g++
@@ -65,9 +66,15 @@ $(BIN)/trainer-cuda: $(CUDA_O) $(B)/trainer.a $(B)/lib.a Makefile
 	@mkdir -p $(@D)
 	$(CC) $(BOTH) -o $@ $(B)/trainer/trainer.c.o $(CUDA_O) $(B)/trainer.a $(B)/lib.a $(LIBS_trainer) $(LIBS) $(CUDA_LINK)
 
+# What tests/gpu/check.sh runs on a GPU.
+GPU_TESTS := $(B)/tests/gpu/layers $(B)/tests/gpu/peak
+$(GPU_TESTS): $(B)/tests/gpu/%: $(B)/tests/gpu/%.c.o $(B)/tests/gpu/twin.c.o $(B)/tests/gpu/bounds.c.o $(CUDA_O) $(B)/trainer.a $(B)/lib.a
+	$(CC) $(BOTH) -o $@ $^ $(LIBS_trainer) $(LIBS) $(CUDA_LINK)
+$(patsubst %,$(B)/tests/gpu/%.c.o,layers peak twin bounds): BOTH += $(CUDA_FLAGS)
+
 # Their tests that need no GPU: cuDNN's plans, with a stub for the driver.
 CUDNN := $(patsubst %,$(B)/%.o,$(wildcard trainer/cudnn_*.c))
-tests: $(if $(CUDA_OK),$(B)/tests/gpu/plans $(B)/tests/gpu/libcuda.so.1)
+tests: $(if $(CUDA_OK),$(B)/tests/gpu/plans $(B)/tests/gpu/libcuda.so.1 $(GPU_TESTS))
 $(B)/tests/gpu/plans: tests/gpu/plans.c $(CUDNN) $(ARCHIVES) Makefile
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(BOTH) $(CUDA_FLAGS) $(WARN) -MMD -MF $@.d -o $@ $< $(CUDNN) $(B)/trainer.a $(B)/lib.a \
@@ -108,6 +115,29 @@ $(B)/cpu/%.cu.o: %.cu Makefile
 	$(CXX) -std=c++17 $(BOTH) -Wall -Wextra -Werror -include tests/cuda/cuda_cpu.h -MMD -MP -c -o $@ -x c++ $<
 $(CUDA_TESTS): $(B)/tests/%: $(B)/tests/%.c.o $(CUDA_CPU) $(ARCHIVES)
 	$(CC) $(BOTH) -o $@ $^ $(LIBS_trainer) $(LIBS) -lcmocka
+# The CUDA backend on the CPU, for its tests: the runtime, cuDNN and NCCL are stood in for, kernels run
+# as above. Needs no CUDA.
+STANDIN   := $(B)/standin
+STANDIN_O := $(patsubst %,$(STANDIN)/%.o,$(CUDA) $(wildcard tests/standin/*.cc)) \
+             $(patsubst %,$(B)/cpu/%.o,$(wildcard trainer/*.cu)) $(B)/tests/cuda/cuda_cpu.cc.o
+STANDIN_T := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/standin/test_*.c))
+STANDIN_L := $(patsubst %,-Wl$(comma)--wrap=%,$(shell cat tests/standin/wrap.txt)) $(B)/trainer.a $(B)/lib.a $(LIBS_trainer) $(LIBS)
+tests: $(B)/tests/standin/trainer-cuda $(B)/tests/standin/layers $(STANDIN_T)
+$(STANDIN)/%.c.o: %.c Makefile | $(B)/deps.ok
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(BOTH) -Itests/standin/include $(WARN) -MMD -MP -c -o $@ $<
+$(STANDIN)/%.cc.o: %.cc Makefile | $(B)/deps.ok
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 $(BOTH) -Itests/standin/include -Wall -Wextra -Werror -MMD -MP -c -o $@ $<
+$(B)/tests/standin/trainer-cuda: $(B)/trainer/trainer.c.o $(STANDIN_O) $(B)/trainer.a $(B)/lib.a tests/standin/wrap.txt
+	@mkdir -p $(@D)
+	$(CC) $(BOTH) -o $@ $(filter %.o,$^) $(STANDIN_L)
+$(STANDIN_T): $(B)/tests/standin/%: $(STANDIN)/tests/standin/%.c.o $(STANDIN)/tests/standin/fixture.c.o $(STANDIN_O) $(B)/trainer.a $(B)/lib.a tests/standin/wrap.txt
+	@mkdir -p $(@D)
+	$(CC) $(BOTH) -o $@ $(filter %.o,$^) $(STANDIN_L) -lcmocka
+$(B)/tests/standin/layers: $(patsubst %,$(STANDIN)/tests/gpu/%.c.o,layers twin bounds) $(STANDIN_O) $(B)/trainer.a $(B)/lib.a tests/standin/wrap.txt
+	@mkdir -p $(@D)
+	$(CC) $(BOTH) -o $@ $(filter %.o,$^) $(STANDIN_L)
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 # What is missing is named with its package; nothing is guessed.

@@ -114,6 +114,10 @@ derive() { # what follows from the options and the machine
             passed_to[$program]+=" --batch-size=$((given[global-batch-size] / world))"
         done
     fi
+    if [[ ! -v given[device] && -x $bin/trainer-cuda && ${CUDA_VISIBLE_DEVICES-all} ]] && compgen -G "/dev/nvidia[0-9]*" >/dev/null; then
+        say "this node has a GPU: --device cuda (for the CPU, say --device cpu)"
+        given[device]=cuda passed_to[trainer]+=" --device=cuda"
+    fi
     if [ "${given[device]:-}" = cuda ]; then
         [ -x "$bin/trainer-cuda" ] || refuse "--device cuda: there is no $bin/trainer-cuda; it is built where nvcc, cuDNN and NCCL are"
     elif [[ -v given[num-gpus] ]]; then

@@ -38,7 +38,8 @@ struct metric {
     double loss_sum;           /* over this rank's images */
     uint64_t correct, count;   /* of this rank's images */
     double learning_rate;      /* at the last step */
-    double wait_seconds, compute_seconds, comm_seconds; /* parts of seconds */
+    /* Parts of seconds. On a GPU communication is part of the steps: computed. */
+    double wait_seconds, compute_seconds, comm_seconds;
     double hidden_seconds; /* of communication that ran while this rank computed: beside
                               comm_seconds */
     double

@@ -287,7 +287,8 @@ static enum sock_event wait_for(struct sock *s, short what, int64_t deadline_ns)
 }
 
 /* A message waits here for its one peer, not in the queue of a connection that may never be.
- * (ZMQ_IMMEDIATE would do it too, but drops, when a peer goes, what it sent and nobody read yet.) */
+ * (ZMQ_IMMEDIATE would do it too, but drops, when a peer goes, what it sent and nobody read yet.)
+ */
 enum sock_event sock_send(struct sock *s, zmq_msg_t *message, int more, int64_t deadline_ns) {
     for (;;) {
         take_events(s);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# run.sh [SUITE|FILE]…: runs the tests and counts them. Suites: unit and cuda (cmocka), bats, parity, gpu
+# run.sh [SUITE|FILE]…: runs the tests and counts them. Suites: unit and cuda (cmocka), bats, standin (the
+# CUDA backend on the CPU), parity, gpu
 # (cuDNN's plans, no GPU needed), lint; all without an argument. FILE: one bats file or one unit test
 # by its path.
 #
@@ -61,7 +62,7 @@ run_file() { # NAME COMMAND…
 run_one() { # PATH
     case $1 in
     *.bats) run_file "$1" bats --tap "$1" ;;
-    tests/unit/* | tests/cuda/*) run_file "$1" "$TESTBIN/$(basename "$(dirname "$1")")/$(basename "$1" .c)" ;;
+    tests/unit/* | tests/cuda/* | tests/standin/*) run_file "$1" "$TESTBIN/$(basename "$(dirname "$1")")/$(basename "$1" .c)" ;;
     *) echo "run.sh: no suite or test \"$1\"" >&2 && exit 100 ;;
     esac
 }
@@ -74,10 +75,10 @@ suite() { # NAME
     [ -n "$found" ] || echo "== no tests in $1"
 }
 
-(($#)) || set -- unit cuda bats parity gpu lint
+(($#)) || set -- unit cuda standin bats parity gpu lint
 for wanted; do
     case $wanted in
-    unit | cuda | bats | parity | gpu) suite "$wanted" ;;
+    unit | cuda | standin | bats | parity | gpu) suite "$wanted" ;;
     lint) B=$(dirname "$TESTBIN") run_file tests/lint.sh tests/lint.sh ;;
     *) run_one "$wanted" ;;
     esac

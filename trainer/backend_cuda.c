@@ -205,8 +205,9 @@ static void sum_host(struct backend *b, double *x, size_t count) {
 
 static void backend_close(struct backend **b) {
     struct cuda *c = (*b)->state;
+    cuda_drain(c);
+    cuda_step_close(c); /* NCCL's work is in the graphs */
     comm_nccl_close(&c->nccl);
-    cuda_step_close(c);
     cuda_graphs_close(c);
     cuda_memory_close(c);
     if (c->totals)

@@ -122,6 +122,8 @@ void cuda_device_close(struct cuda *c);
  * has died, the process ends. */
 void cuda_wait(struct cuda *c, cudaStream_t stream);
 void cuda_wait_event(struct cuda *c, cudaEvent_t event);
+/* Before the end: waits for a short while, then aborts NCCL, on which the rest may hang. */
+void cuda_drain(struct cuda *c);
 
 /* cuda_memory.c */
 float *cuda_alloc(struct backend *b, size_t count);

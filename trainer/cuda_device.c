@@ -134,6 +134,22 @@ static bool goes_on(struct cuda *c, cudaError_t state, int64_t deadline) {
     return true;
 }
 
+void cuda_drain(struct cuda *c) {
+    static const struct timespec pause = {0, 20000};
+    cudaStream_t streams[] = {c->upload, c->compute, c->reduce};
+    int64_t deadline = clock_deadline(2);
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        while (streams[i] && cudaStreamQuery(streams[i]) == cudaErrorNotReady) {
+            if (clock_ms_left(deadline) == 0 && c->nccl) {
+                comm_nccl_abort(c->nccl);
+                deadline = clock_deadline(c->timeout_seconds);
+            } else if (clock_ms_left(deadline) == 0) {
+                return;
+            }
+            nanosleep(&pause, NULL);
+        }
+}
+
 void cuda_wait(struct cuda *c, cudaStream_t stream) {
     int64_t deadline = clock_deadline(c->timeout_seconds);
     while (goes_on(c, cudaStreamQuery(stream), deadline))

@@ -4,7 +4,7 @@
 #include "trainer/cuda.h"
 #include <stdlib.h>
 
-static const size_t chunk_bytes = 256 << 20, alignment = 256;
+static const size_t chunk_bytes = 64 << 20, alignment = 256;
 
 static void *device_alloc(size_t bytes) {
     void *p = NULL;
@@ -55,6 +55,7 @@ void *cuda_param(struct cuda *c, const float *param) {
     if (!a->copy) {
         a->copy = device_alloc(a->count * c->io_size);
         a->stale = true;
+        cuda_refresh(c); /* plans are timed on it */
     }
     return a->copy + (size_t)(param - a->begin) * c->io_size;
 }

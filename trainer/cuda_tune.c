@@ -93,6 +93,11 @@ static int choose(struct cuda *c, struct cudnn_graph *g, void *const *pointers) 
     return rc;
 }
 
+/* BatchNorm's plans are compiled at run time, 0.3 to 4 s each. */
+static int candidates(const struct cudnn_graph_spec *spec) {
+    return spec->kernel == 0 ? 3 : CUDNN_GRAPH_PLANS_MAX;
+}
+
 static int make(struct cuda *c, struct cuda_graph *made, const struct cudnn_graph_spec *spec,
                 void *const *pointers) {
     struct cudnn_graph *g = &made->graph;
@@ -109,7 +114,7 @@ static int make(struct cuda *c, struct cuda_graph *made, const struct cudnn_grap
             return rc;
         cudnn_graph_close(g); /* another library by the same number: measure again */
     }
-    rc = cudnn_graph_open(g, spec, &c->device, workspace_limit, CUDNN_GRAPH_PLANS_MAX);
+    rc = cudnn_graph_open(g, spec, &c->device, workspace_limit, candidates(spec));
     rc = rc ? rc : choose(c, g, pointers);
     if (!rc)
         remember(key, g->chosen, g->plans[g->chosen].engine);

@@ -170,9 +170,11 @@ static int run_phase(struct train *t, uint32_t epoch, enum batch_phase phase, st
                         (int)message.batch.phase, message.batch.epoch, (int)phase, epoch);
         m->seconds = seconds(clock_ns() - began);
         if (message.kind == BATCH_END) {
+            int64_t asked = clock_ns();
             rc = count(t, &message.batch, true, m);
             if (rc)
                 return rc;
+            m->compute_seconds += seconds(clock_ns() - asked);
             m->seconds = seconds(clock_ns() - began);
             break;
         }

@@ -14,6 +14,7 @@
 #include "trainer/replicas.h"
 #include "trainer/settings.h"
 #include "trainer/train.h"
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,6 +254,7 @@ int main(int argc, char **argv) {
     }
     log_open("trainer", (int)s->me.rank);
     stop_install();
+    signal(SIGPIPE, SIG_IGN); /* Gloo's sockets: a peer's end is an error among others */
     rc = sock_use_run_key(&t.has_key);
     rc = rc ? rc
             : report_open(&t.train.report, s->metrics, (int)s->me.rank, (int)s->me.world_size,

@@ -179,13 +179,19 @@ END
 --global-batch-size 64 --batch-size 32|--batch-size
 --dataset cifar10|--dataset
 --recipe no-such|no-such
---device cuda|trainer-cuda
 --evaluate|--init
 --evaluate --init x --synthetic|--synthetic
 --evaluate --init x --require-target|--require-target
 --evaluate --init x --bench|--bench
 word|word
 END
+}
+
+@test "--device cuda without trainer-cuda is refused" {
+    mkdir bin
+    for program in fetch prep loader trainer aggregator; do ln -s "$(realpath "$BIN")/$program" bin/; done
+    BIN=bin run -100 "$pipeline" "${small[@]}" --device cuda 3>&-
+    [[ $output == *"--device cuda: there is no bin/trainer-cuda"* ]]
 }
 
 # Proves that what started this script is believed, and that it may not contradict the command line.
