@@ -355,6 +355,10 @@ void sock_close(struct sock **sock, int linger_ms) {
     if (!s)
         return;
     sock_ipc_unlink(&s->ipc);
+    if (s->monitor)
+        take_events(s);
+    if (has_one_peer(s) && s->peers == 0)
+        linger_ms = 0; /* nothing is on its way to nobody */
     if (s->socket) {
         /* Before the monitor's own end: events without a reader would block libzmq. */
         zmq_socket_monitor(s->socket, NULL, 0);

@@ -121,6 +121,7 @@ static bool goes_on(struct cuda *c, cudaError_t state, int64_t deadline) {
         return false;
     if (state != cudaErrorNotReady)
         cuda_check(state, "waiting for the GPU", __FILE__, __LINE__);
+    cudaGetLastError(); /* where "not ready" is kept, a launch would take it for its own */
     if (c->nccl)
         cuda_must(comm_nccl_check(c->nccl));
     if (clock_ms_left(deadline) == 0) {
@@ -148,6 +149,7 @@ void cuda_drain(struct cuda *c) {
             }
             nanosleep(&pause, NULL);
         }
+    cudaGetLastError();
 }
 
 void cuda_wait(struct cuda *c, cudaStream_t stream) {

@@ -193,6 +193,36 @@ static int open_net(struct trainer *t) {
     return rc;
 }
 
+/* Makes the plans of all batches' shapes, the last and smaller ones among them, while the loader
+ * fills its queue: on a GPU that takes seconds. (Images that grow meanwhile get theirs later.) */
+static int open_plans(struct trainer *t) {
+    const struct batch_hello *h = source_hello(t->train.source);
+    uint32_t world = h->world_size, rank = h->rank;
+    uint32_t validated = h->n_val / world + (rank < h->n_val % world);
+    uint32_t trained = (h->n_train + world - 1) / world;
+    struct {
+        uint32_t count, full;
+        bool training;
+    } batches[] = {
+        {h->train_steps ? trained : 0, h->batch_size, true},
+        {h->val_steps ? validated : 0, h->val_batch_size, false},
+    };
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        if (batches[i].full == 0)
+            continue;
+        uint32_t rest = batches[i].count % batches[i].full;
+        bool dropped = batches[i].training && batches[i].count / batches[i].full == h->train_steps;
+        struct shape shape = {(int)batches[i].full, (int)h->c, (int)h->h, (int)h->w};
+        if (batches[i].count >= batches[i].full &&
+            !net_plan(t->train.net, shape, batches[i].training))
+            return SYSTEM_FAILED;
+        shape.n = (int)rest;
+        if (rest && !dropped && !net_plan(t->train.net, shape, batches[i].training))
+            return SYSTEM_FAILED;
+    }
+    return 0;
+}
+
 static int run(struct trainer *t) {
     const struct settings *s = &t->settings;
     const struct batch_hello *hello = source_hello(t->train.source);
@@ -212,7 +242,8 @@ static int run(struct trainer *t) {
     t->train.stem_bias_epochs = s->stem_bias_epochs;
     t->train.target = s->target;
     t->train.patience = s->patience;
-    int rc = train_run(&t->train);
+    int rc = open_plans(t);
+    rc = rc ? rc : train_run(&t->train);
     if (s->profile)
         net_print_profile(t->train.net, t->train.steps);
     if (!rc && s->save) {

@@ -116,11 +116,30 @@ both_clean() {
     hosts_wait "clean nodes" both_clean
 }
 
-# Proves that the script reaches the programs with Slurm's GPUs; without trainer-cuda it says so.
-@test "the GPU script asks for trainer-cuda, or says that there is none" {
-    [ ! -e "$BIN/trainer-cuda" ] || skip "trainer-cuda is built"
+# Programs, without trainer-cuda or with that of tests/standin.
+own_programs() {
+    mkdir bin
+    for program in fetch prep loader trainer aggregator; do ln -s "$(realpath "$BIN/$program")" bin/; done
+    export BIN=$PWD/bin
+}
+
+@test "the GPU script without trainer-cuda says that there is none" {
+    own_programs
     submit jobs/slurm_gpu.sbatch "${small[@]}" --epochs 1
     hosts_wait "job $job" ended
     state_is FAILED
     [ "$(grep -c 'there is no .*trainer-cuda' err)" -eq 1 ]
+}
+
+# The GPUs are Slurm's, and nobody else's: tests/standin computes on the CPU, of one host.
+@test "the GPU script trains on two GPUs" {
+    own_programs
+    ln -s "$(realpath "${TESTBIN:-$BATS_TEST_DIRNAME/../../build/release/tests}/standin/trainer-cuda")" bin/
+    export DDPIPE_STANDIN_GPUS=2
+    submit jobs/slurm_gpu.sbatch --data "$DATA" --limit-train 64 --limit-val 21 --batch-size 8 --model speednet \
+        --widths "8,8,8" --target-accuracy 0 --epochs 2
+    hosts_wait "job $job" ended
+    state_is COMPLETED || { cat out err && false; }
+    [ "$(grep -c '^Epoch = ' out)" -eq 2 ]
+    [ "$(grep -c 'rank_epoch' "runs/slurm-$job.0/metrics.jsonl")" -eq 4 ]
 }

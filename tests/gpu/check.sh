@@ -10,8 +10,7 @@
 # Training costs 3 times the FLOP of a forward pass: wideresnet 10 14.5 GFLOP an image, vgg11 0.92.
 # shellcheck disable=SC2317 # phase() calls the functions by their names
 set -uo pipefail
-cd "$(dirname "$(readlink -f "$0")")/../.." || exit 111
-root=$PWD
+root=$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd) || exit 111
 
 usage='usage: check.sh [OPTION]…
 
@@ -39,7 +38,9 @@ while (($#)); do
     shift
 done
 [ -z "$data" ] || [ -d "$data" ] || refuse "--data \"$data\" is no folder"
-[ -z "$bin" ] || bin=$(cd "$bin" 2>/dev/null && pwd) || refuse "--bin is no folder"
+[ -z "$bin" ] || [ -d "$bin" ] || refuse "--bin \"$bin\" is no folder"
+data=${data:+$(realpath "$data")} bin=${bin:+$(realpath "$bin")} out=$(realpath "$out")
+cd "$root" || exit 111
 [ -z "$standin" ] || [ -n "$bin" ] || refuse "--stand-in needs --bin, where its trainer-cuda is"
 
 models=(wideresnet vgg11) precisions=(bf16 tf32) batches=(512 128 64 256 1024)
@@ -131,14 +132,15 @@ build() {
 
 # Each precision is a process; on a GPU they share it, since most of their time is the reference's.
 layers() {
-    local p rc=0 pids=()
+    local p rc=0 pids=() types=(fp32 tf32 bf16 fp16)
+    [ -z "$standin" ] || types=(fp32 bf16)
     program layers || return 1
-    for p in fp32 tf32 bf16 fp16; do
+    for p in "${types[@]}"; do
         limited "$BIN/layers" "$p" >"$work/layers.$p" 2>&1 &
         pids+=($!)
     done
     for p in "${pids[@]}"; do wait "$p" || rc=1; done
-    cat "$work"/layers.{fp32,tf32,bf16,fp16}
+    for p in "${types[@]}"; do cat "$work/layers.$p"; done
     echo "$(grep -c ' ok$' "$work/layers.log") networks within their bounds, $(grep -c ' OVER$' "$work/layers.log") over" \
         >"$work/layers.note"
     return "$rc"
