@@ -31,7 +31,7 @@ END
     printf '#!/bin/sh\nexit 111\n' >few/trainer-cuda
     chmod +x few/layers few/trainer-cuda
     run -1 "$BATS_TEST_DIRNAME/../gpu/check.sh" --bin few --stand-in --data "$DATA" --out check.json 3>&-
-    [[ $output == *"layers"*"failed"*"1 over"* && $output == *"speednet"*"failed"* ]]
+    [[ $output == *"layers"*"failed"*"2 over"* && $output == *"speednet"*"failed"* ]]
     run -100 "$BATS_TEST_DIRNAME/../gpu/check.sh" --stand-in
     run -100 "$BATS_TEST_DIRNAME/../gpu/check.sh" --data /nowhere
 }
