@@ -62,9 +62,10 @@ static int count(struct train *t, const struct batch *b, bool now, struct metric
     t->counted_ns = clock_ns();
     if (!isfinite(loss.loss_sum))
         return fail(BAD_INPUT,
-                    "the loss is %g at epoch %u, step %u (learning rate %g): lower --lr "
+                    "the loss is %g at %sepoch %u, step %u (learning rate %g): lower --lr "
                     "or warm up longer",
-                    loss.loss_sum, b->epoch, b->step, m->learning_rate);
+                    loss.loss_sum, t->uncounted > b->count ? "or before " : "", b->epoch, b->step,
+                    m->learning_rate);
     m->loss_sum += loss.loss_sum;
     m->correct += (uint64_t)loss.correct;
     m->count += t->uncounted;

@@ -2,8 +2,8 @@
 # The whole pipeline on a piece of CIFAR-10: what it leaves behind, and how it ends when something
 # goes wrong. Every test ends with nothing left: no process, no socket, no shared memory.
 
-bats_require_minimum_version 1.5.0
 # shellcheck disable=SC2154  # bats sets stderr
+bats_require_minimum_version 1.5.0
 setup_file() {
     export BIN=${BIN:-$BATS_TEST_DIRNAME/../../bin}
     # The run's private folder stands here, so that it is known and short enough for a socket's path.
