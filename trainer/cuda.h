@@ -131,7 +131,7 @@ void cuda_read(struct backend *b, float *host, const float *from, size_t count);
 void cuda_write(struct backend *b, float *to, const float *host, size_t count);
 void *cuda_take(struct cuda *c, size_t bytes); /* of the plan that is being opened */
 void cuda_rewind(struct cuda *c);
-void cuda_grow(struct cuda *c, struct cuda_buffer *buffer, size_t bytes);
+void cuda_grow(struct cuda *c, struct cuda_buffer *buffer, size_t bytes); /* once it is idle */
 /* What cuDNN reads of these parameters: themselves, or their 16-bit copy. */
 void *cuda_param(struct cuda *c, const float *param);
 struct cuda_arena *cuda_arena_of(struct cuda *c, const float *x);

@@ -105,7 +105,6 @@ void cuda_grow(struct cuda *c, struct cuda_buffer *buffer, size_t bytes) {
     if (bytes <= buffer->bytes)
         return;
     cuda_wait(c, c->compute);
-    cuda_forget(c);
     if (buffer->begin)
         CUDA_CHECK(cudaFree(buffer->begin));
     buffer->begin = NULL;

@@ -77,12 +77,21 @@ static int measure(struct cuda *c, const struct cudnn_graph *g, void *const *poi
     return rc;
 }
 
+/* Recorded steps know the old workspace's address. */
+static void fit_workspace(struct cuda *c, const struct cudnn_graph_plan *plan) {
+    if ((size_t)plan->workspace_bytes <= c->workspace.bytes)
+        return;
+    cuda_wait(c, c->compute);
+    cuda_forget(c);
+    cuda_grow(c, &c->workspace, (size_t)plan->workspace_bytes);
+}
+
 static int choose(struct cuda *c, struct cudnn_graph *g, void *const *pointers) {
     float best = 1e30f, ms;
     int fastest = 0, rc = 0;
     for (int i = 0; i < g->plan_count && !rc; i++) {
         g->chosen = i;
-        cuda_grow(c, &c->workspace, (size_t)g->plans[i].workspace_bytes);
+        fit_workspace(c, &g->plans[i]);
         rc = measure(c, g, pointers, &ms);
         if (ms < best) {
             best = ms;
@@ -150,7 +159,7 @@ int cuda_graph(struct cuda *c, const struct cudnn_graph_spec *spec,
         return rc;
     }
     c->graphs[c->graph_count++] = made;
-    cuda_grow(c, &c->workspace, (size_t)made->graph.plans[made->graph.chosen].workspace_bytes);
+    fit_workspace(c, &made->graph.plans[made->graph.chosen]);
     *graph = &made->graph;
     return 0;
 }
