@@ -88,8 +88,9 @@ struct backend_collectives {
     void (*broadcast)(struct backend *b, float *x, size_t count, int root);
     void (*gather)(struct backend *b, const float *x, float *all, size_t count, int root);
     void (*scatter)(struct backend *b, const float *all, float *x, size_t count, int root);
-    /* The host's x[count ≤ 16] becomes the sum over ranks. Waits. */
-    void (*sum_host)(struct backend *b, double *x, size_t count);
+    /* The host's x[count ≤ 16] becomes the sum over ranks: on every rank, or (to >= 0) on that one
+     * alone. Waits. */
+    void (*sum_host)(struct backend *b, double *x, size_t count, int to);
 };
 
 struct backend_table {

@@ -192,12 +192,13 @@ static void scatter(struct backend *b, const float *all, float *x, size_t count,
         cuda_must(comm_nccl_scatter(c->nccl, all, x, count, root, c->compute));
 }
 
-static void sum_host(struct backend *b, double *x, size_t count) {
+static void sum_host(struct backend *b, double *x, size_t count, int to) {
     struct cuda *c = b->state;
     size_t bytes = count * sizeof *x;
     memcpy(c->landing, x, bytes);
     CUDA_CHECK(cudaMemcpyAsync(c->sums, c->landing, bytes, cudaMemcpyHostToDevice, c->compute));
-    cuda_must(comm_nccl_sum_f64(c->nccl, c->sums, count, c->compute));
+    cuda_must(to < 0 ? comm_nccl_sum_f64(c->nccl, c->sums, count, c->compute)
+                     : comm_nccl_reduce_f64(c->nccl, c->sums, count, to, c->compute));
     CUDA_CHECK(cudaMemcpyAsync(c->landing, c->sums, bytes, cudaMemcpyDeviceToHost, c->compute));
     cuda_wait(c, c->compute);
     memcpy(x, c->landing, bytes);

@@ -88,6 +88,12 @@ int comm_nccl_sum_f64(struct comm_nccl *c, double *x, size_t count, struct CUstr
                   "all-reduce");
 }
 
+int comm_nccl_reduce_f64(struct comm_nccl *c, double *x, size_t count, int root,
+                         struct CUstream_st *stream) {
+    return settle(c, ncclReduce(x, x, count, ncclFloat64, ncclSum, root, c->comm, stream),
+                  "reduce");
+}
+
 int comm_nccl_broadcast(struct comm_nccl *c, float *x, size_t count, int root,
                         struct CUstream_st *stream) {
     return settle(c, ncclBroadcast(x, x, count, ncclFloat32, root, c->comm, stream), "broadcast");

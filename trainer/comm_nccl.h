@@ -14,6 +14,9 @@ int comm_nccl_open(struct comm_nccl **c, const struct backend_ranks *ranks);
 /* In place, over ranks; the same bits on every rank. */
 int comm_nccl_sum_f32(struct comm_nccl *c, float *x, size_t count, struct CUstream_st *stream);
 int comm_nccl_sum_f64(struct comm_nccl *c, double *x, size_t count, struct CUstream_st *stream);
+/* On root alone; x stays as it is elsewhere. */
+int comm_nccl_reduce_f64(struct comm_nccl *c, double *x, size_t count, int root,
+                         struct CUstream_st *stream);
 /* backend_collectives' */
 int comm_nccl_broadcast(struct comm_nccl *c, float *x, size_t count, int root,
                         struct CUstream_st *stream);

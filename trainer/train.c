@@ -210,7 +210,7 @@ static int sum_ranks(struct train *t, const struct metric *mine, struct metric *
     if (!device)
         rc = comm_sum_f64(t->comm, sums, 3);
     else if (comm_world_size(t->comm) > 1)
-        device->sum_host(t->net->backend, sums, 3);
+        device->sum_host(t->net->backend, sums, 3, -1);
     if (rc)
         return rc;
     *total = (struct metric){.kind = METRIC_TOTAL,
@@ -222,10 +222,24 @@ static int sum_ranks(struct train *t, const struct metric *mine, struct metric *
     return comm_rank(t->comm) == 0 ? report_send(t->report, total) : 0;
 }
 
+/* Of GPUs rank 0 also says what all train together, summed by NCCL: what the aggregator must find.
+ */
+static void tell_rate(struct train *t, const struct metric *mine) {
+    const struct backend_collectives *device = t->net->backend->call->collectives;
+    double rate = mine->seconds > 0 ? (double)mine->images / mine->seconds : 0;
+    if (!device || comm_world_size(t->comm) == 1 || mine->images == 0)
+        return;
+    device->sum_host(t->net->backend, &rate, 1, 0);
+    if (comm_rank(t->comm) == 0)
+        log_note("epoch %u: %.1f images/s on all %d GPUs", mine->epoch, rate,
+                 comm_world_size(t->comm));
+}
+
 /* The same sums on every rank, so the same decision. */
 static int decide(struct train *t, const struct metric *train, const struct metric *val,
                   bool *met) {
     struct metric total;
+    tell_rate(t, train);
     int rc = sum_ranks(t, train, &total);
     rc = rc ? rc : sum_ranks(t, val, &total);
     if (rc)

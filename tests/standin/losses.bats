@@ -40,6 +40,15 @@ pair() { # GPUS MODEL IMAGES OPTION…: the same run on CPU and stand-in
     done
 }
 
+# NCCL's sum of the ranks' images/s on rank 0 is the aggregator's of their records.
+@test "images per second on all GPUs" {
+    pair 2 speednet 64 --widths 8,8,8
+    paste <(sed -n 's/.*epoch [12]: \([0-9.]*\) images\/s on all 2 GPUs/\1/p' cuda/trainer.0.log) \
+        <(sed -n 's/.*"kind":"epoch".*"images_per_sec":\([0-9.]*\).*/\1/p' cuda/metrics.jsonl) | tee rates |
+        awk '{ d = $1 / $2 - 1; if (d * d > 1e-4 || !$2) exit 1; n++ } END { exit n != 2 }' || { cat rates && false; }
+    run ! grep "images/s on all" cuda/trainer.1.log
+}
+
 @test "vgg11 has the CPU's losses" {
     pair 1 vgg11 24 --lr 0.0001 --optimizer adam
 }
